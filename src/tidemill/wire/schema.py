@@ -1,0 +1,487 @@
+"""Kafka's message schemas, declared once for all versions.
+
+A message is a class; its annotations are the neutral shape that handlers see, its field specifiers say how
+each version puts it on the wire:
+
+    class DescribeClusterRequest(Message, versions=(0, 2), flexible=0):
+        include_cluster_authorized_operations: bool = boolean()
+        endpoint_type: int = int8(since=1, default=1)
+
+`encode(message, version)` and `decode(DescribeClusterRequest, version, data)` do the rest. For each
+(class, version) the fields are compiled once into plain functions. What a version lacks is not written,
+and is its default when read, so version differences never reach a handler.
+
+Input is hostile until read: every count and length is checked against the bytes that remain *before*
+anything is allocated, unknown tagged fields are skipped (as Kafka does), and any violation raises
+`MalformedMessage`. A message with n bytes left can therefore hold at most n array elements.
+
+Limits: `struct` fields of type float64 and uint16/32 exist because Kafka's schemas use them; generics,
+maps and default expressions do not exist because Kafka's schemas have none.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import struct as _struct
+from collections.abc import Callable
+from typing import Any, ClassVar, TypeVar, dataclass_transform
+
+from tidemill.model.errors import MalformedMessage
+
+FOREVER = 0x7FFF
+ZERO_UUID = bytes(16)
+MAX_TAGGED_FIELDS = 1_000
+"""More tagged fields than this in one struct are an attack: Kafka's largest struct has seven."""
+
+Reader = Callable[[bytes, int], tuple[Any, int]]
+Writer = Callable[[bytearray, Any], None]
+C = TypeVar("C")
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class WireType:
+    """One primitive of the protocol; arrays and structs refer to their element."""
+
+    name: str
+    element: WireType | type[Message] | None = None
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class WireField:
+    """How a field travels: in which versions, from when it may be null, and under which tag."""
+
+    type: WireType
+    since: int = 0
+    until: int = FOREVER
+    nullable_since: int = FOREVER
+    tag: int | None = None
+    tag_since: int = 0
+
+    def is_in(self, version: int) -> bool:
+        return self.since <= version <= self.until
+
+    def is_tagged(self, version: int) -> bool:
+        return self.tag is not None and version >= self.tag_since
+
+
+def _specifier(name: str, empty: Any) -> Callable[..., Any]:
+    def specify(
+        *,
+        default: Any = empty,
+        since: int = 0,
+        until: int = FOREVER,
+        nullable_since: int = FOREVER,
+        tag: int | None = None,
+        tag_since: int = 0,
+    ) -> Any:
+        wire = WireField(WireType(name), since, until, nullable_since, tag, tag_since)
+        return dataclasses.field(default=default, metadata={"wire": wire})
+
+    return specify
+
+
+boolean = _specifier("bool", False)
+int8 = _specifier("int8", 0)
+int16 = _specifier("int16", 0)
+int32 = _specifier("int32", 0)
+int64 = _specifier("int64", 0)
+uint16 = _specifier("uint16", 0)
+uint32 = _specifier("uint32", 0)
+float64 = _specifier("float64", 0.0)
+string = _specifier("string", "")
+blob = _specifier("bytes", b"")
+records = _specifier("records", None)
+uuid = _specifier("uuid", ZERO_UUID)
+
+INT8, INT16, INT32, INT64 = WireType("int8"), WireType("int16"), WireType("int32"), WireType("int64")
+STRING, UUID, BYTES = WireType("string"), WireType("uuid"), WireType("bytes")
+
+
+def array(
+    of: WireType | type[Message],
+    *,
+    default: None | tuple[()] = (),
+    since: int = 0,
+    until: int = FOREVER,
+    nullable_since: int = FOREVER,
+    tag: int | None = None,
+    tag_since: int = 0,
+) -> Any:
+    wire = WireField(WireType("array", of), since, until, nullable_since, tag, tag_since)
+    if default is None:
+        return dataclasses.field(default=None, metadata={"wire": wire})
+    return dataclasses.field(default_factory=list, metadata={"wire": wire})
+
+
+def struct(
+    of: type[Message],
+    *,
+    default: None | tuple[()] = (),
+    since: int = 0,
+    until: int = FOREVER,
+    nullable_since: int = FOREVER,
+    tag: int | None = None,
+    tag_since: int = 0,
+) -> Any:
+    wire = WireField(WireType("struct", of), since, until, nullable_since, tag, tag_since)
+    if default is None:
+        return dataclasses.field(default=None, metadata={"wire": wire})
+    return dataclasses.field(default_factory=of, metadata={"wire": wire})
+
+
+@dataclass_transform(kw_only_default=True, field_specifiers=(dataclasses.field,))
+class Message:
+    """Base of everything that travels; a subclass without `versions` is a nested struct."""
+
+    VERSIONS: ClassVar[tuple[int, int]] = (0, FOREVER)
+    FLEXIBLE: ClassVar[int] = FOREVER
+
+    def __init_subclass__(cls, versions: tuple[int, int] = (0, FOREVER), flexible: int = FOREVER) -> None:
+        cls.VERSIONS = versions
+        cls.FLEXIBLE = flexible
+        dataclasses.dataclass(kw_only=True)(cls)
+
+
+M = TypeVar("M", bound=Message)
+
+
+def encode(message: Message, version: int) -> bytes:
+    out = bytearray()
+    encode_into(out, message, version)
+    return bytes(out)
+
+
+def encode_into(out: bytearray, message: Message, version: int) -> None:
+    cls = type(message)
+    _struct_writer(cls, version, version >= cls.FLEXIBLE)(out, message)
+
+
+def decode(cls: type[M], version: int, data: bytes, position: int = 0) -> M:
+    return decode_from(cls, version, data, position)[0]
+
+
+def decode_from(cls: type[M], version: int, data: bytes, position: int) -> tuple[M, int]:
+    """The message and the position after it."""
+    try:
+        value: M
+        value, position = _struct_reader(cls, version, version >= cls.FLEXIBLE)(data, position)
+        return value, position
+    except (_struct.error, IndexError) as error:
+        raise MalformedMessage(f"{cls.__name__} v{version} ends early") from error
+    except UnicodeDecodeError as error:
+        raise MalformedMessage(f"{cls.__name__} v{version} holds a string that is not UTF-8") from error
+
+
+# -- numbers and lengths ------------------------------------------------------------------------------
+
+
+def read_unsigned_varint(data: bytes, position: int) -> tuple[int, int]:
+    value = shift = 0
+    while True:
+        byte = data[position]
+        position += 1
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return value, position
+        shift += 7
+        if shift > 28:
+            raise MalformedMessage("a varint is longer than five bytes")
+
+
+def write_unsigned_varint(out: bytearray, value: int) -> None:
+    while value > 0x7F:
+        out.append((value & 0x7F) | 0x80)
+        value >>= 7
+    out.append(value)
+
+
+def _fixed(code: str) -> tuple[Reader, Writer]:
+    packer = _struct.Struct(">" + code)
+    size, unpack_from, pack = packer.size, packer.unpack_from, packer.pack
+
+    def read(data: bytes, position: int) -> tuple[Any, int]:
+        return unpack_from(data, position)[0], position + size
+
+    def write(out: bytearray, value: Any) -> None:
+        out += pack(value)
+
+    return read, write
+
+
+_FIXED_CODES = {
+    "bool": "?", "int8": "b", "int16": "h", "int32": "i", "int64": "q",
+    "uint16": "H", "uint32": "I", "float64": "d",
+}  # fmt: skip
+_FIXED = {name: _fixed(code) for name, code in _FIXED_CODES.items()}
+_MINIMUM_SIZES = {name: _struct.calcsize(">" + code) for name, code in _FIXED_CODES.items()} | {"uuid": 16}
+
+
+def _read_uuid(data: bytes, position: int) -> tuple[bytes, int]:
+    end = position + 16
+    if end > len(data):
+        raise MalformedMessage("a uuid is cut off")
+    return bytes(data[position:end]), end
+
+
+def _read_length(kind: str, flexible: bool) -> Reader:
+    """Length or count of what follows; -1 stands for null."""
+    if flexible:
+
+        def read_compact(data: bytes, position: int) -> tuple[int, int]:
+            value, position = read_unsigned_varint(data, position)
+            return value - 1, position
+
+        return read_compact
+    read: Reader = _FIXED["int16" if kind == "string" else "int32"][0]
+    return read
+
+
+def _write_length(kind: str, flexible: bool) -> Callable[[bytearray, int], None]:
+    if flexible:
+
+        def write_compact(out: bytearray, length: int) -> None:
+            write_unsigned_varint(out, length + 1)
+
+        return write_compact
+    return _FIXED["int16" if kind == "string" else "int32"][1]
+
+
+# -- values that carry a length -----------------------------------------------------------------------
+
+
+def _blob_reader(kind: str, flexible: bool, nullable: bool) -> Reader:
+    read_length = _read_length(kind, flexible)
+
+    def read(data: bytes, position: int) -> tuple[Any, int]:
+        length, position = read_length(data, position)
+        if length < 0:
+            if nullable and length == -1:
+                return None, position
+            raise MalformedMessage(f"a {kind} that must not be null has length {length}")
+        end = position + length
+        if end > len(data):
+            raise MalformedMessage(f"a {kind} of {length} bytes is longer than its message")
+        raw = bytes(data[position:end])
+        return (raw.decode() if kind == "string" else raw), end
+
+    return read
+
+
+def _blob_writer(kind: str, flexible: bool) -> Writer:
+    write_length = _write_length(kind, flexible)
+
+    def write(out: bytearray, value: Any) -> None:
+        if value is None:
+            write_length(out, -1)
+            return
+        raw = value.encode() if kind == "string" else value
+        write_length(out, len(raw))
+        out += raw
+
+    return write
+
+
+def _array_reader(wire: WireType, version: int, flexible: bool, nullable: bool) -> Reader:
+    read_count = _read_length("array", flexible)
+    read_element = _value_reader(_element(wire), version, flexible, nullable=False)
+    minimum = max(1, _minimum_size(_element(wire), version, flexible))
+
+    def read(data: bytes, position: int) -> tuple[Any, int]:
+        count, position = read_count(data, position)
+        if count < 0:
+            if nullable and count == -1:
+                return None, position
+            raise MalformedMessage(f"an array that must not be null has {count} elements")
+        if count * minimum > len(data) - position:
+            raise MalformedMessage(f"an array of {count} elements is longer than its message")
+        values = []
+        for _ in range(count):
+            value, position = read_element(data, position)
+            values.append(value)
+        return values, position
+
+    return read
+
+
+def _array_writer(wire: WireType, version: int, flexible: bool) -> Writer:
+    write_count = _write_length("array", flexible)
+    write_element = _value_writer(_element(wire), version, flexible, nullable=False)
+
+    def write(out: bytearray, values: Any) -> None:
+        if values is None:
+            write_count(out, -1)
+            return
+        write_count(out, len(values))
+        for value in values:
+            write_element(out, value)
+
+    return write
+
+
+def _element(wire: WireType) -> WireType:
+    assert wire.element is not None
+    return wire.element if isinstance(wire.element, WireType) else WireType("struct", wire.element)
+
+
+def _minimum_size(wire: WireType, version: int, flexible: bool) -> int:
+    """Fewest bytes one value takes, so that a count can be refused before anything is allocated."""
+    if wire.name == "struct":
+        assert isinstance(wire.element, type)
+        fields = _fields_of(wire.element, version)
+        sizes = [
+            _minimum_size(field.type, version, flexible)
+            for _, field in fields
+            if not field.is_tagged(version)
+        ]
+        return sum(sizes) + (1 if flexible else 0)
+    if wire.name in _MINIMUM_SIZES:
+        return _MINIMUM_SIZES[wire.name]
+    return 1 if flexible else 2 if wire.name == "string" else 4
+
+
+def _value_reader(wire: WireType, version: int, flexible: bool, nullable: bool) -> Reader:
+    if wire.name in _FIXED:
+        return _FIXED[wire.name][0]
+    if wire.name == "uuid":
+        return _read_uuid
+    if wire.name == "array":
+        return _array_reader(wire, version, flexible, nullable)
+    if wire.name == "struct":
+        assert isinstance(wire.element, type)
+        read = _struct_reader(wire.element, version, flexible)
+        return _nullable_struct_reader(read) if nullable else read
+    return _blob_reader(wire.name, flexible, nullable)
+
+
+def _value_writer(wire: WireType, version: int, flexible: bool, nullable: bool) -> Writer:
+    if wire.name in _FIXED:
+        return _FIXED[wire.name][1]
+    if wire.name == "uuid":
+        return bytearray.extend
+    if wire.name == "array":
+        return _array_writer(wire, version, flexible)
+    if wire.name == "struct":
+        assert isinstance(wire.element, type)
+        write = _struct_writer(wire.element, version, flexible)
+        return _nullable_struct_writer(write) if nullable else write
+    return _blob_writer(wire.name, flexible)
+
+
+def _nullable_struct_reader(read: Reader) -> Reader:
+    def read_nullable(data: bytes, position: int) -> tuple[Any, int]:
+        if data[position] >= 0x80:
+            return None, position + 1
+        return read(data, position + 1)
+
+    return read_nullable
+
+
+def _nullable_struct_writer(write: Writer) -> Writer:
+    def write_nullable(out: bytearray, value: Any) -> None:
+        if value is None:
+            out.append(0xFF)
+            return
+        out.append(1)
+        write(out, value)
+
+    return write_nullable
+
+
+def _per_class_and_version(
+    compile_one: Callable[[type[Message], int, bool], C],
+) -> Callable[[type[Message], int, bool], C]:
+    """Compile each (class, version) once."""
+    compiled: dict[tuple[type[Message], int, bool], C] = {}
+
+    def lookup(cls: type[Message], version: int, flexible: bool) -> C:
+        found = compiled.get((cls, version, flexible))
+        if found is None:
+            found = compiled[cls, version, flexible] = compile_one(cls, version, flexible)
+        return found
+
+    return lookup
+
+
+# -- structs ------------------------------------------------------------------------------------------
+
+
+def _fields_of(cls: type[Message], version: int) -> list[tuple[str, WireField]]:
+    pairs = [(field.name, field.metadata["wire"]) for field in dataclasses.fields(cls)]  # type: ignore[arg-type]
+    return [(name, wire) for name, wire in pairs if wire.is_in(version)]
+
+
+@_per_class_and_version
+def _struct_reader(cls: type[Message], version: int, flexible: bool) -> Reader:
+    plain: list[tuple[str, Reader]] = []
+    tagged: dict[int, tuple[str, Reader]] = {}
+    for name, field in _fields_of(cls, version):
+        reader = _value_reader(field.type, version, flexible, version >= field.nullable_since)
+        if field.tag is not None and field.is_tagged(version):
+            tagged[field.tag] = (name, reader)
+        else:
+            plain.append((name, reader))
+
+    def read(data: bytes, position: int) -> tuple[Message, int]:
+        values: dict[str, Any] = {}
+        for name, reader in plain:
+            values[name], position = reader(data, position)
+        if flexible:
+            position = _read_tagged(data, position, tagged, values)
+        return cls(**values), position
+
+    return read
+
+
+def _read_tagged(
+    data: bytes, position: int, known: dict[int, tuple[str, Reader]], values: dict[str, Any]
+) -> int:
+    count, position = read_unsigned_varint(data, position)
+    if count > MAX_TAGGED_FIELDS:
+        raise MalformedMessage(f"{count} tagged fields in one struct, at most {MAX_TAGGED_FIELDS} are read")
+    for _ in range(count):
+        tag, position = read_unsigned_varint(data, position)
+        size, position = read_unsigned_varint(data, position)
+        end = position + size
+        if end > len(data):
+            raise MalformedMessage(f"tagged field {tag} of {size} bytes is longer than its message")
+        if tag in known:
+            name, reader = known[tag]
+            values[name], stop = reader(data, position)
+            if stop != end:
+                raise MalformedMessage(f"tagged field {tag} says {size} bytes and takes {stop - position}")
+        position = end
+    return position
+
+
+@_per_class_and_version
+def _struct_writer(cls: type[Message], version: int, flexible: bool) -> Writer:
+    plain: list[tuple[str, Writer]] = []
+    tagged: list[tuple[int, str, Writer, Any]] = []
+    defaults = cls()
+    for name, field in _fields_of(cls, version):
+        writer = _value_writer(field.type, version, flexible, version >= field.nullable_since)
+        if field.tag is not None and field.is_tagged(version):
+            tagged.append((field.tag, name, writer, getattr(defaults, name)))
+        else:
+            plain.append((name, writer))
+    tagged.sort(key=lambda entry: entry[0])
+
+    def write(out: bytearray, message: Any) -> None:
+        for name, writer in plain:
+            writer(out, getattr(message, name))
+        if flexible:
+            _write_tagged(out, message, tagged)
+
+    return write
+
+
+def _write_tagged(out: bytearray, message: Any, tagged: list[tuple[int, str, Writer, Any]]) -> None:
+    """Tagged fields in the order of their tags; what equals its default is left out."""
+    present = [entry for entry in tagged if getattr(message, entry[1]) != entry[3]]
+    write_unsigned_varint(out, len(present))
+    for tag, name, writer, _ in present:
+        value = bytearray()
+        writer(value, getattr(message, name))
+        write_unsigned_varint(out, tag)
+        write_unsigned_varint(out, len(value))
+        out += value
