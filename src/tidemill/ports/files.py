@@ -20,7 +20,11 @@ class OpenFile(Protocol):
     def size(self) -> int: ...
 
     def write(self, buffers: Sequence[Buffer], position: int) -> int:
-        """Write all buffers, one vectored call, at this position; return the bytes written (all of them) or raise OSError."""
+        """Write all buffers at this position, in one vectored call if the kernel takes it whole.
+
+        Returns the bytes written, which is all of them. After an OSError some of them may be in the file:
+        the caller truncates.
+        """
         ...
 
     def read(self, position: int, length: int) -> bytes:
@@ -78,8 +82,12 @@ class Files(Protocol):
 
     def read_all(self, path: str) -> bytes: ...
 
-    def write_atomic(self, path: str, data: bytes) -> None:
-        """Write a temporary file, sync it, rename it over `path`, sync the directory."""
+    def write_atomic(self, path: str, data: bytes, *, sync: bool = True) -> None:
+        """Write a temporary file, sync it, rename it over `path`, sync the directory.
+
+        Without `sync` a reader still sees the old bytes or the new ones, but a power loss may leave either,
+        or neither whole: only for files that can be checked and rebuilt.
+        """
         ...
 
     def modified_ms(self, path: str) -> int: ...

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
+
+from tidemill.model.config_keys import Value
 
 UNLIMITED = -1
 FOREVER_MS = 0x7FFF_FFFF_FFFF_FFFF
@@ -30,6 +33,9 @@ class LogConfig:
     message_timestamp_before_max_ms: int = FOREVER_MS
     message_timestamp_after_max_ms: int = 3_600_000
     compression_type: str = "producer"
+    compression_gzip_level: int = -1
+    compression_lz4_level: int = 9
+    compression_zstd_level: int = 3
     min_insync_replicas: int = 1
     unclean_leader_election_enable: bool = False
     preallocate: bool = False
@@ -46,3 +52,26 @@ class LogConfig:
     def acknowledges_after_sync(self) -> bool:
         """`flush.messages=1`: nothing is acknowledged or shown to consumers before it is on the disk."""
         return self.flush_messages == 1
+
+
+_NAMES = {field.name.replace("_", "."): field.name for field in dataclasses.fields(LogConfig)}
+
+
+def log_config_from(values: Mapping[str, Value]) -> LogConfig:
+    """The part of a topic's values (`model.configs.topic_values`) that its log must know."""
+    arguments: dict[str, object] = {_NAMES[name]: value for name, value in values.items() if name in _NAMES}
+    policy = values.get("cleanup.policy", ("delete",))
+    assert isinstance(policy, tuple)
+    arguments["cleanup_policy"] = frozenset(policy)
+    if values.get("internal.segment.bytes") is not None:
+        arguments["segment_bytes"] = values["internal.segment.bytes"]
+    if "compact" in policy:
+        arguments["segment_ms"] = _roll_ms_of_compacted(values)
+    return LogConfig(**arguments)  # type: ignore[arg-type]
+
+
+def _roll_ms_of_compacted(values: Mapping[str, Value]) -> int:
+    """Only sealed segments are compacted, so one must not stay open longer than a record may wait for it."""
+    roll_ms, lag_ms = values["segment.ms"], values["max.compaction.lag.ms"]
+    assert isinstance(roll_ms, int) and isinstance(lag_ms, int)
+    return min(roll_ms, lag_ms)

@@ -33,7 +33,7 @@ ZERO_UUID = bytes(16)
 MAX_TAGGED_FIELDS = 1_000
 """More tagged fields than this in one struct are an attack: Kafka's largest struct has seven."""
 
-Reader = Callable[[bytes, int], tuple[Any, int]]
+Reader = Callable[[Any, int], tuple[Any, int]]
 Writer = Callable[[bytearray, Any], None]
 C = TypeVar("C")
 
@@ -100,7 +100,7 @@ STRING, UUID, BYTES = WireType("string"), WireType("uuid"), WireType("bytes")
 def array(
     of: WireType | type[Message],
     *,
-    default: None | tuple[()] = (),
+    default: tuple[()] | None = (),
     since: int = 0,
     until: int = FOREVER,
     nullable_since: int = FOREVER,
@@ -116,7 +116,7 @@ def array(
 def struct(
     of: type[Message],
     *,
-    default: None | tuple[()] = (),
+    default: tuple[()] | None = (),
     since: int = 0,
     until: int = FOREVER,
     nullable_since: int = FOREVER,
@@ -175,7 +175,7 @@ def decode_from(cls: type[M], version: int, data: bytes, position: int) -> tuple
 # -- numbers and lengths ------------------------------------------------------------------------------
 
 
-def read_unsigned_varint(data: bytes, position: int) -> tuple[int, int]:
+def read_unsigned_varint(data: bytes | memoryview, position: int) -> tuple[int, int]:
     value = shift = 0
     while True:
         byte = data[position]

@@ -1,0 +1,79 @@
+# Tidemill. `make` alone lists what there is. Everything it installs goes into .venv and .cache of this folder.
+
+.DEFAULT_GOAL := help
+SHELL := /bin/bash
+.SHELLFLAGS := -eu -o pipefail -c
+
+VENV := .venv
+BIN := $(VENV)/bin
+LISTEN ?= 127.0.0.1:9092
+DATA ?= data
+WORKLOADS ?=
+
+# The newest Python on the machine that is new enough; a candidate counts only if it really runs.
+FIND_PYTHON = for candidate in python3.13 python3.12 python3.11 python3; do \
+	if "$$candidate" -c 'import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1; \
+	then command -v "$$candidate"; exit 0; fi; done; \
+	echo 'Tidemill needs Python 3.11 or newer with its venv module, and found none on this machine (on Debian: apt-get install python3-venv).' >&2; exit 1
+
+# One set-up at a time, even when several make commands run in this folder.
+ONE_AT_A_TIME = mkdir -p .cache; if command -v flock >/dev/null; then exec 9>.cache/set-up.lock; flock 9; fi
+
+# $(call install,STAMP,WHAT): make .venv when it is missing, install WHAT, remember it in STAMP.
+define install
+	@$(ONE_AT_A_TIME); \
+	if [ $(1) -nt pyproject.toml ]; then exit 0; fi; \
+	if ! $(BIN)/python -c '' 2>/dev/null; then \
+		python=$$($(FIND_PYTHON)); \
+		echo "setting up $(VENV) with $$python"; \
+		"$$python" -m venv --clear $(VENV); \
+	fi; \
+	echo 'installing $(2)'; \
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '$(2)'; \
+	touch $(1)
+endef
+
+.PHONY: help run test check lint bench interop clean
+
+help:  ## list the targets
+	@grep -hE '^[a-z]+:.*##' Makefile | sed -E 's/^([a-z]+):.*## /  make \1\t/' | expand -t 18
+
+$(VENV)/.run: pyproject.toml
+	$(call install,$@,.)
+
+$(VENV)/.dev: pyproject.toml
+	$(call install,$@,.[dev])
+
+$(VENV)/.bench: pyproject.toml
+	$(call install,$@,.[dev$(comma)bench])
+
+comma := ,
+
+run: $(VENV)/.run  ## start a broker on 127.0.0.1:9092 that keeps its data in ./data
+	@exec $(BIN)/tidemill start --data-dir $(DATA) --listen $(LISTEN)
+
+test: $(VENV)/.dev  ## check the style, the types and the layers, then run all tests
+	@$(MAKE) --no-print-directory check
+	$(BIN)/pytest --ignore=tests/interop
+
+check: $(VENV)/.dev  ## check the style, the types and the layers
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+lint: $(VENV)/.dev  ## repair the style where a tool can, then check
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+	@$(MAKE) --no-print-directory check
+
+interop: $(VENV)/.dev  ## run against Apache Kafka's own tools, kcat and franz-go
+	$(BIN)/python tests/support/kafka_jars.py kcat go
+	$(BIN)/pytest tests/interop
+
+bench: $(VENV)/.bench  ## measure side by side with Apache Kafka (WORKLOADS="W1 W4", OPTIONS=--quick)
+	$(BIN)/python tests/support/kafka_jars.py
+	$(BIN)/python -m bench $(WORKLOADS) $(OPTIONS)
+
+clean:  ## remove what was installed and cached
+	rm -rf $(VENV) .cache

@@ -1,0 +1,29 @@
+"""Who asks: carried by every request through the whole pipeline."""
+
+from __future__ import annotations
+
+from typing import NamedTuple, Protocol
+
+from tidemill.wire.frames import Response
+
+ANONYMOUS = "User:ANONYMOUS"
+
+
+class RequestContext(NamedTuple):
+    api_key: int
+    version: int
+    correlation_id: int
+    client_id: str | None
+    principal: str
+    listener: str
+    peer_address: str
+
+
+class ResponseSlot(Protocol):
+    """Where a response goes; the connection puts it in order."""
+
+    def respond(self, response: Response) -> None:
+        """Answer; an empty list stands for a request that has no response."""
+        ...
+
+    def close_connection(self) -> None: ...

@@ -1,0 +1,165 @@
+"""ListOffsets v1-11, OffsetForLeaderEpoch v2-4, DeleteRecords v0-2: questions about places in a log."""
+
+from __future__ import annotations
+
+from tidemill.api.context import RequestContext
+from tidemill.api.services import Services
+from tidemill.model.errors import ApiError, ErrorCode
+from tidemill.model.ids import TopicPartition
+from tidemill.replication.partition import Partition
+from tidemill.wire.messages.delete_records import (
+    DeleteRecordsPartitionResult,
+    DeleteRecordsRequest,
+    DeleteRecordsResponse,
+    DeleteRecordsTopicResult,
+)
+from tidemill.wire.messages.list_offsets import (
+    ListOffsetsPartition,
+    ListOffsetsPartitionResponse,
+    ListOffsetsRequest,
+    ListOffsetsResponse,
+    ListOffsetsTopicResponse,
+)
+from tidemill.wire.messages.offset_for_leader_epoch import (
+    EpochEndOffset,
+    OffsetForLeaderEpochRequest,
+    OffsetForLeaderEpochResponse,
+    OffsetForLeaderTopicResult,
+)
+
+LATEST = -1
+EARLIEST = -2
+MAX_TIMESTAMP = -3
+EARLIEST_LOCAL = -4
+LATEST_TIERED = -5
+EARLIEST_PENDING_UPLOAD = -6
+UP_TO_HIGH_WATERMARK = -1
+READ_COMMITTED = 1
+
+Found = tuple[int, int, int]
+"""Timestamp, offset, leader epoch."""
+NOTHING: Found = (-1, -1, -1)
+
+
+class OffsetApi:
+    def __init__(self, services: Services) -> None:
+        self._partitions = services.replicas.partitions
+
+    def _partition(self, topic: str, index: int) -> Partition:
+        partition = self._partitions.get(TopicPartition(topic, index))
+        if partition is None:
+            raise ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+        return partition
+
+    # -- ListOffsets ----------------------------------------------------------------------------------
+
+    async def list_offsets(self, context: RequestContext, request: ListOffsetsRequest) -> ListOffsetsResponse:
+        committed_only = request.isolation_level == READ_COMMITTED
+        return ListOffsetsResponse(
+            topics=[
+                ListOffsetsTopicResponse(
+                    name=topic.name,
+                    partitions=[
+                        self._list_one(topic.name, asked, committed_only, request.replica_id)
+                        for asked in topic.partitions
+                    ],
+                )
+                for topic in request.topics
+            ]
+        )
+
+    def _list_one(
+        self, topic: str, asked: ListOffsetsPartition, committed_only: bool, replica_id: int
+    ) -> ListOffsetsPartitionResponse:
+        answer = ListOffsetsPartitionResponse(partition_index=asked.partition_index)
+        try:
+            partition = self._partition(topic, asked.partition_index)
+            found = _find(partition, asked, committed_only, replica_id)
+            answer.timestamp, answer.offset, answer.leader_epoch = found
+        except ApiError as error:
+            answer.error_code = error.code
+        return answer
+
+    # -- OffsetForLeaderEpoch -------------------------------------------------------------------------
+
+    async def offset_for_leader_epoch(
+        self, context: RequestContext, request: OffsetForLeaderEpochRequest
+    ) -> OffsetForLeaderEpochResponse:
+        return OffsetForLeaderEpochResponse(
+            topics=[
+                OffsetForLeaderTopicResult(
+                    topic=topic.topic,
+                    partitions=[
+                        self._epoch_end(
+                            topic.topic, asked.partition, asked.current_leader_epoch, asked.leader_epoch
+                        )
+                        for asked in topic.partitions
+                    ],
+                )
+                for topic in request.topics
+            ]
+        )
+
+    def _epoch_end(self, topic: str, index: int, current_epoch: int, epoch: int) -> EpochEndOffset:
+        answer = EpochEndOffset(partition=index)
+        try:
+            log = self._partition(topic, index).leader_log(current_epoch)
+            answer.leader_epoch, answer.end_offset = log.end_offset_for_epoch(epoch)
+        except ApiError as error:
+            answer.error_code = error.code
+        return answer
+
+    # -- DeleteRecords --------------------------------------------------------------------------------
+
+    async def delete_records(
+        self, context: RequestContext, request: DeleteRecordsRequest
+    ) -> DeleteRecordsResponse:
+        return DeleteRecordsResponse(
+            topics=[
+                DeleteRecordsTopicResult(
+                    name=topic.name,
+                    partitions=[
+                        self._delete_before(topic.name, asked.partition_index, asked.offset)
+                        for asked in topic.partitions
+                    ],
+                )
+                for topic in request.topics
+            ]
+        )
+
+    def _delete_before(self, topic: str, index: int, offset: int) -> DeleteRecordsPartitionResult:
+        answer = DeleteRecordsPartitionResult(partition_index=index, low_watermark=-1)
+        try:
+            partition = self._partition(topic, index)
+            log = partition.leader_log()
+            if not log.config.is_deleted:
+                raise ApiError(
+                    ErrorCode.POLICY_VIOLATION, "records of a topic without cleanup.policy=delete stay"
+                )
+            target = partition.high_watermark if offset == UP_TO_HIGH_WATERMARK else offset
+            if not 0 <= target <= partition.high_watermark:
+                raise ApiError(ErrorCode.OFFSET_OUT_OF_RANGE)
+            log.increase_log_start_offset(target)
+            answer.low_watermark = log.log_start_offset
+        except ApiError as error:
+            answer.error_code = error.code
+        return answer
+
+
+def _find(partition: Partition, asked: ListOffsetsPartition, committed_only: bool, replica_id: int) -> Found:
+    log = partition.leader_log(asked.current_leader_epoch)
+    end = partition.visible_end(committed_only, replica_id)
+    match asked.timestamp:
+        case time if time == LATEST:
+            return -1, end, partition.leader_epoch
+        case time if time in (EARLIEST, EARLIEST_LOCAL):
+            return -1, log.log_start_offset, log.epoch_for_offset(log.log_start_offset)
+        case time if time in (LATEST_TIERED, EARLIEST_PENDING_UPLOAD):
+            return NOTHING
+        case time if time == MAX_TIMESTAMP:
+            found = log.max_timestamp()
+        case time if time < 0:
+            raise ApiError(ErrorCode.UNSUPPORTED_VERSION)
+        case time:
+            found = log.offset_for_timestamp(time)
+    return found if found is not None and found[1] < end else NOTHING

@@ -1,0 +1,230 @@
+"""Produce: v3-13, as Apache Kafka 4.3.
+
+The hot path of a write. A request is handled the moment its last byte arrives: decode in place, check each
+batch, append the received memory, answer. It becomes a coroutine only where single records must be looked at
+(`batch_check.needs_rewrite`), and waits in purgatory only where durability takes longer than the append.
+
+Gaps: transactional batches are refused until there is a transaction coordinator; `throttle_time_ms` is 0.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+from tidemill.api.batch_check import check_batch, needs_rewrite, rewrite_batch
+from tidemill.api.context import RequestContext, ResponseSlot
+from tidemill.api.services import Services
+from tidemill.model.errors import ApiError, ErrorCode
+from tidemill.model.ids import TopicPartition
+from tidemill.replication.delayed import WaitingAppend
+from tidemill.replication.partition import ACKS_ALL, Partition
+from tidemill.wire.batch import TRANSACTIONAL_MASK, BatchHeader
+from tidemill.wire.frames import frame_response
+from tidemill.wire.produce_codec import (
+    FLEXIBLE_SINCE,
+    TOPIC_ID_SINCE,
+    ProducePartition,
+    ProduceRequest,
+    ProduceResult,
+    ProduceTopic,
+    ProduceTopicResult,
+    decode_produce_request,
+    encode_produce_response,
+)
+
+logger = logging.getLogger(__name__)
+
+ACKS_NONE = 0
+VALID_ACKS = (ACKS_ALL, ACKS_NONE, 1)
+
+Finish = Callable[[list[ProduceTopicResult]], None]
+
+
+class ProduceApi:
+    def __init__(self, services: Services) -> None:
+        self._services = services
+        self._partitions = services.replicas.partitions
+        self._clock = services.clock
+
+    def handle(
+        self, context: RequestContext, frame: memoryview, position: int, slot: ResponseSlot
+    ) -> Coroutine[Any, Any, None] | None:
+        request = decode_produce_request(frame, position, context.version)
+        if self._must_look_at_records(request):
+            owned = memoryview(bytearray(frame))  # the connection reuses its buffer while the thread works
+            return self._handle_slowly(
+                context, decode_produce_request(owned, position, context.version), slot
+            )
+        finish = self._finisher(context, request, slot)
+        now_ms = self._clock.wall_ms()
+        waiting: list[WaitingAppend] = []
+        topics = [
+            ProduceTopicResult(
+                topic.name,
+                topic.topic_id,
+                [self._append(context, request, topic, entry, now_ms, waiting) for entry in topic.partitions],
+            )
+            for topic in request.topics
+        ]
+        self._answer(request, topics, waiting, finish)
+        return None
+
+    # -- one partition --------------------------------------------------------------------------------
+
+    def _append(
+        self,
+        context: RequestContext,
+        request: ProduceRequest,
+        topic: ProduceTopic,
+        entry: ProducePartition,
+        now_ms: int,
+        waiting: list[WaitingAppend],
+    ) -> ProduceResult:
+        try:
+            partition = self._partition(context, request, topic, entry.partition)
+            log = partition.leader_log()
+            header = check_batch(entry.records, context.version, log.config, now_ms)
+            assert entry.records is not None
+            return self._write(request, partition, entry.records, header, now_ms, waiting)
+        except ApiError as error:
+            return ProduceResult(entry.partition, error.code, message=error.message or None)
+
+    def _write(
+        self,
+        request: ProduceRequest,
+        partition: Partition,
+        records: memoryview,
+        header: BatchHeader,
+        now_ms: int,
+        waiting: list[WaitingAppend],
+    ) -> ProduceResult:
+        log = partition.leader_log()
+        if header.attributes & TRANSACTIONAL_MASK:
+            raise ApiError(ErrorCode.INVALID_TXN_STATE, "transactions are not available on this broker yet")
+        try:
+            info = partition.append(records, header, request.acks, now_ms)
+        except OSError as error:
+            logger.error("cannot write to %s: %s", partition.topic_partition, error)
+            raise ApiError(ErrorCode.KAFKA_STORAGE_ERROR, f"the disk refused the write: {error}") from error
+        result = ProduceResult(
+            partition.topic_partition.partition,
+            0,
+            info.first_offset,
+            info.append_time_ms,
+            log.log_start_offset,
+        )
+        end_offset = info.last_offset + 1
+        must_wait = request.acks == ACKS_ALL or log.config.acknowledges_after_sync
+        if must_wait and request.acks != ACKS_NONE and not partition.is_durable(end_offset):
+            waiting.append(WaitingAppend(partition, end_offset, result))
+        return result
+
+    def _partition(
+        self, context: RequestContext, request: ProduceRequest, topic: ProduceTopic, index: int
+    ) -> Partition:
+        if request.acks not in VALID_ACKS:
+            raise ApiError(ErrorCode.INVALID_REQUIRED_ACKS, f"acks must be -1, 0 or 1, not {request.acks}")
+        name = topic.name
+        if context.version >= TOPIC_ID_SINCE:
+            state = self._services.metadata.image.topics_by_id.get(topic.topic_id)
+            if state is None:
+                raise ApiError(ErrorCode.UNKNOWN_TOPIC_ID)
+            name = state.name
+        partition = self._partitions.get(TopicPartition(name, index))
+        if partition is None:
+            raise ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+        return partition
+
+    # -- the answer -----------------------------------------------------------------------------------
+
+    def _answer(
+        self,
+        request: ProduceRequest,
+        topics: list[ProduceTopicResult],
+        waiting: list[WaitingAppend],
+        finish: Finish,
+    ) -> None:
+        if not waiting:
+            finish(topics)
+            return
+
+        def replace_and_finish(outcomes: list[ProduceResult]) -> None:
+            replacements = {
+                id(entry.result): outcome for entry, outcome in zip(waiting, outcomes, strict=True)
+            }
+            for topic in topics:
+                topic.partitions[:] = [replacements.get(id(each), each) for each in topic.partitions]
+            finish(topics)
+
+        due_ms = self._clock.monotonic_ms() + request.timeout_ms
+        self._services.replicas.wait_until_durable(waiting, due_ms, replace_and_finish)
+
+    def _finisher(self, context: RequestContext, request: ProduceRequest, slot: ResponseSlot) -> Finish:
+        version, correlation_id = context.version, context.correlation_id
+
+        def finish(topics: list[ProduceTopicResult]) -> None:
+            if request.acks == ACKS_NONE:
+                slot.respond([])
+                if any(result.error for topic in topics for result in topic.partitions):
+                    slot.close_connection()  # the only way to tell a producer that wants no answers
+                return
+            body = encode_produce_response(topics, version)
+            slot.respond(frame_response(correlation_id, version >= FLEXIBLE_SINCE, [body]))
+
+        return finish
+
+    # -- batches whose records must be looked at ------------------------------------------------------
+
+    def _must_look_at_records(self, request: ProduceRequest) -> bool:
+        return any(self._is_rewriting(topic, entry) for topic in request.topics for entry in topic.partitions)
+
+    def _is_rewriting(self, topic: ProduceTopic, entry: ProducePartition) -> bool:
+        name = topic.name
+        if not name:
+            state = self._services.metadata.image.topics_by_id.get(topic.topic_id)
+            name = state.name if state else ""
+        partition = self._partitions.get(TopicPartition(name, entry.partition))
+        if partition is None or partition.log is None:
+            return False
+        config = partition.log.config
+        return config.compression_type != "producer" or config.is_compacted
+
+    async def _handle_slowly(
+        self, context: RequestContext, request: ProduceRequest, slot: ResponseSlot
+    ) -> None:
+        finish = self._finisher(context, request, slot)
+        now_ms = self._clock.wall_ms()
+        waiting: list[WaitingAppend] = []
+        topics = []
+        for topic in request.topics:
+            results = [
+                await self._append_slowly(context, request, topic, entry, now_ms, waiting)
+                for entry in topic.partitions
+            ]
+            topics.append(ProduceTopicResult(topic.name, topic.topic_id, results))
+        self._answer(request, topics, waiting, finish)
+
+    async def _append_slowly(
+        self,
+        context: RequestContext,
+        request: ProduceRequest,
+        topic: ProduceTopic,
+        entry: ProducePartition,
+        now_ms: int,
+        waiting: list[WaitingAppend],
+    ) -> ProduceResult:
+        try:
+            partition = self._partition(context, request, topic, entry.partition)
+            config = partition.leader_log().config
+            header = check_batch(entry.records, context.version, config, now_ms)
+            records = entry.records
+            assert records is not None
+            if needs_rewrite(header, config):
+                records = await asyncio.to_thread(rewrite_batch, records, header, config)
+                header = check_batch(records, context.version, config, now_ms)
+            return self._write(request, partition, records, header, now_ms, waiting)
+        except ApiError as error:
+            return ProduceResult(entry.partition, error.code, message=error.message or None)

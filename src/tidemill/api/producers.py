@@ -1,0 +1,89 @@
+"""InitProducerId v0-5 and DescribeProducers v0: identities for idempotent producers.
+
+Ids come in blocks of a thousand from the metadata log, so that no two brokers, and no two lives of one broker,
+ever give out the same one; what is left of a block at a restart is never used.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+from tidemill.api.context import RequestContext
+from tidemill.api.services import Services
+from tidemill.metadata.producer_ids import allocate_producer_ids
+from tidemill.model.errors import ApiError, ErrorCode
+from tidemill.model.ids import TopicPartition
+from tidemill.wire.messages.describe_producers import (
+    DescribeProducersRequest,
+    DescribeProducersResponse,
+    PartitionResponse,
+    ProducerState,
+    TopicResponse,
+)
+from tidemill.wire.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
+
+FIRST_EPOCH = 0
+
+
+class ProducerApi:
+    def __init__(self, services: Services) -> None:
+        self._services = services
+        self._block = range(0)
+        self._lock = asyncio.Lock()
+
+    async def init_producer_id(
+        self, context: RequestContext, request: InitProducerIdRequest
+    ) -> InitProducerIdResponse:
+        if request.transactional_id is not None:
+            raise ApiError(
+                ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
+                "transactions are not available on this broker yet",
+            )
+        return InitProducerIdResponse(producer_id=await self._next_id(), producer_epoch=FIRST_EPOCH)
+
+    async def _next_id(self) -> int:
+        async with self._lock:
+            if not self._block:
+                node_id = self._services.node_id
+                block = await self._services.metadata.change(
+                    lambda image: allocate_producer_ids(image, node_id, image.brokers[node_id].epoch)
+                )
+                self._block = range(block.first, block.end)
+            producer_id, self._block = self._block[0], self._block[1:]
+            return producer_id
+
+    async def describe_producers(
+        self, context: RequestContext, request: DescribeProducersRequest
+    ) -> DescribeProducersResponse:
+        return DescribeProducersResponse(
+            topics=[
+                TopicResponse(
+                    name=topic.name,
+                    partitions=[self._describe(topic.name, index) for index in topic.partition_indexes],
+                )
+                for topic in request.topics
+            ]
+        )
+
+    def _describe(self, topic: str, index: int) -> PartitionResponse:
+        partition = self._services.replicas.partitions.get(TopicPartition(topic, index))
+        if partition is None:
+            return PartitionResponse(partition_index=index, error_code=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+        try:
+            states = partition.leader_log().producers()
+        except ApiError as error:
+            return PartitionResponse(partition_index=index, error_code=error.code)
+        return PartitionResponse(
+            partition_index=index,
+            active_producers=[
+                ProducerState(
+                    producer_id=state.producer_id,
+                    producer_epoch=state.epoch,
+                    last_sequence=state.last_sequence,
+                    last_timestamp=state.last_timestamp,
+                    coordinator_epoch=state.coordinator_epoch,
+                    current_txn_start_offset=state.transaction_first_offset,
+                )
+                for state in states
+            ],
+        )

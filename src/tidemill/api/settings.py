@@ -1,0 +1,50 @@
+"""The broker's own configuration as typed values; a new one replaces it when a setting changes at run time."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from tidemill.model.configs import BrokerLayers, broker_value
+
+
+def _whole(name: str, layers: BrokerLayers) -> int:
+    value = broker_value(name, layers)
+    assert isinstance(value, int)
+    return value
+
+
+def _flag(name: str, layers: BrokerLayers) -> bool:
+    return bool(broker_value(name, layers))
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class BrokerSettings:
+    layers: BrokerLayers
+    auto_create_topics: bool
+    fetch_max_bytes: int
+    fetch_session_slots: int
+    max_request_bytes: int
+    max_connections: int
+    max_connections_per_ip: int
+    max_idle_ms: int
+    retention_check_interval_ms: int
+    recovery_point_interval_ms: int
+    cleaner_enabled: bool
+    cleaner_backoff_ms: int
+
+    @classmethod
+    def from_layers(cls, layers: BrokerLayers) -> BrokerSettings:
+        return cls(
+            layers=layers,
+            auto_create_topics=_flag("auto.create.topics.enable", layers),
+            fetch_max_bytes=_whole("fetch.max.bytes", layers),
+            fetch_session_slots=_whole("max.incremental.fetch.session.cache.slots", layers),
+            max_request_bytes=_whole("socket.request.max.bytes", layers),
+            max_connections=_whole("max.connections", layers),
+            max_connections_per_ip=_whole("max.connections.per.ip", layers),
+            max_idle_ms=_whole("connections.max.idle.ms", layers),
+            retention_check_interval_ms=_whole("log.retention.check.interval.ms", layers),
+            recovery_point_interval_ms=_whole("log.flush.offset.checkpoint.interval.ms", layers),
+            cleaner_enabled=_flag("log.cleaner.enable", layers),
+            cleaner_backoff_ms=_whole("log.cleaner.backoff.ms", layers),
+        )

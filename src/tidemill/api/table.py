@@ -1,0 +1,98 @@
+"""Every API this broker speaks: one row each, the only place where they are listed.
+
+`docs/apis.md` is generated from this table (`python -m tidemill.api.table`).
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import NamedTuple
+
+from tidemill.wire.schema import Message
+
+
+class Api(NamedTuple):
+    """One API: its versions, where its messages are declared, which handler answers it."""
+
+    key: int
+    name: str
+    min_version: int
+    max_version: int
+    flexible_since: int
+    handler: str
+    """`family.method`; the family is an attribute of `Handlers`."""
+    messages: str = ""
+    """Module of `tidemill.wire.messages`; empty for the two that are coded by hand."""
+    before_authentication: bool = False
+    gaps: str = ""
+
+    def supports(self, version: int) -> bool:
+        return self.min_version <= version <= self.max_version
+
+    def request_class(self) -> type[Message]:
+        return self._message("Request")
+
+    def response_class(self) -> type[Message]:
+        return self._message("Response")
+
+    def _message(self, kind: str) -> type[Message]:
+        module = importlib.import_module(f"tidemill.wire.messages.{self.messages}")
+        found: type[Message] = getattr(module, self.name + kind)
+        return found
+
+
+PRODUCE, FETCH, API_VERSIONS = 0, 1, 18
+
+_NO_GROUPS = "there is no group or transaction coordinator yet: the answer names this broker"
+_NO_TRANSACTIONS = "a transactional id is refused: there is no transaction coordinator yet"
+
+APIS = (
+    Api(PRODUCE, "Produce", 3, 13, 9, "produce.handle", gaps="transactional batches are refused"),
+    Api(FETCH, "Fetch", 4, 18, 12, "fetch.handle", gaps="no preferred read replica, no tiered storage"),
+    Api(2, "ListOffsets", 1, 11, 6, "offsets.list_offsets", "list_offsets"),
+    Api(3, "Metadata", 0, 13, 9, "metadata.metadata", "metadata"),
+    Api(10, "FindCoordinator", 0, 6, 3, "coordinators.find_coordinator", "find_coordinator", gaps=_NO_GROUPS),
+    Api(API_VERSIONS, "ApiVersions", 0, 4, 3, "versions.api_versions", "api_versions", True),
+    Api(19, "CreateTopics", 2, 7, 5, "topics.create_topics", "create_topics"),
+    Api(20, "DeleteTopics", 1, 6, 4, "topics.delete_topics", "delete_topics"),
+    Api(21, "DeleteRecords", 0, 2, 2, "offsets.delete_records", "delete_records"),
+    Api(22, "InitProducerId", 0, 5, 2, "producers.init_producer_id", "init_producer_id", gaps=_NO_TRANSACTIONS),
+    Api(23, "OffsetForLeaderEpoch", 2, 4, 4, "offsets.offset_for_leader_epoch", "offset_for_leader_epoch"),
+    Api(32, "DescribeConfigs", 1, 4, 4, "configs.describe_configs", "describe_configs"),
+    Api(33, "AlterConfigs", 0, 2, 2, "configs.alter_configs", "alter_configs"),
+    Api(35, "DescribeLogDirs", 1, 5, 2, "logs.describe_log_dirs", "describe_log_dirs"),
+    Api(37, "CreatePartitions", 0, 3, 2, "topics.create_partitions", "create_partitions"),
+    Api(44, "IncrementalAlterConfigs", 0, 1, 1, "configs.incremental_alter_configs", "incremental_alter_configs"),
+    Api(60, "DescribeCluster", 0, 2, 0, "metadata.describe_cluster", "describe_cluster"),
+    Api(61, "DescribeProducers", 0, 0, 0, "producers.describe_producers", "describe_producers"),
+    Api(71, "GetTelemetrySubscriptions", 0, 0, 0, "telemetry.get_subscriptions", "get_telemetry_subscriptions"),
+    Api(72, "PushTelemetry", 0, 0, 0, "telemetry.push", "push_telemetry",
+        gaps="metrics are accepted and dropped until the broker exports them"),
+    Api(75, "DescribeTopicPartitions", 0, 0, 0, "metadata.describe_topic_partitions", "describe_topic_partitions"),
+)  # fmt: skip
+
+API_BY_KEY = {api.key: api for api in APIS}
+
+
+def render() -> str:
+    """The page `docs/apis.md`."""
+    lines = [
+        "# APIs",
+        "",
+        "Generated from `tidemill.api.table` by `python -m tidemill.api.table > docs/apis.md`; a test keeps it true.",
+        "Version ranges are those of Apache Kafka 4.3.1. Unknown tagged fields are ignored. An API that is not",
+        "listed is not advertised, and a request for it closes the connection, as in Kafka.",
+        "",
+        "| key | API | versions | flexible from | handler | gaps |",
+        "|---|---|---|---|---|---|",
+    ]
+    for api in APIS:
+        versions = f"{api.min_version}-{api.max_version}"
+        lines.append(
+            f"| {api.key} | {api.name} | {versions} | v{api.flexible_since} | `{api.handler}` | {api.gaps} |"
+        )
+    return "\n".join(lines) + "\n"
+
+
+if __name__ == "__main__":
+    print(render(), end="")

@@ -1,0 +1,56 @@
+"""ApiVersions: v0-4. What this broker speaks, and which features the cluster has finalised."""
+
+from __future__ import annotations
+
+from tidemill.api.context import RequestContext
+from tidemill.api.services import Services
+from tidemill.api.table import APIS, PRODUCE
+from tidemill.metadata.features import SUPPORTED_FEATURES
+from tidemill.model.errors import ErrorCode
+from tidemill.wire.messages.api_versions import (
+    ApiVersion,
+    ApiVersionsRequest,
+    ApiVersionsResponse,
+    FinalizedFeatureKey,
+    SupportedFeatureKey,
+)
+
+PRODUCE_ADVERTISED_MIN_VERSION = 0
+"""Older librdkafka takes a broker without Produce v0 for one without zstd or lz4, so Kafka says 0 too."""
+
+
+class VersionApi:
+    def __init__(self, services: Services) -> None:
+        self._services = services
+
+    async def api_versions(self, context: RequestContext, request: ApiVersionsRequest) -> ApiVersionsResponse:
+        image = self._services.metadata.image
+        finalised = [
+            FinalizedFeatureKey(name=name, max_version_level=level, min_version_level=level)
+            for name, level in image.features.items()
+            if level > 0
+        ]
+        return ApiVersionsResponse(
+            api_keys=_api_keys(),
+            supported_features=[
+                SupportedFeatureKey(name=name, min_version=low, max_version=high)
+                for name, low, high in SUPPORTED_FEATURES
+            ],
+            finalized_features=finalised,
+            finalized_features_epoch=image.offset,
+        )
+
+    def unsupported_version(self) -> ApiVersionsResponse:
+        """The answer to a version from the future: the code, and what to ask instead."""
+        return ApiVersionsResponse(error_code=ErrorCode.UNSUPPORTED_VERSION, api_keys=_api_keys())
+
+
+def _api_keys() -> list[ApiVersion]:
+    return [
+        ApiVersion(
+            api_key=api.key,
+            min_version=PRODUCE_ADVERTISED_MIN_VERSION if api.key == PRODUCE else api.min_version,
+            max_version=api.max_version,
+        )
+        for api in APIS
+    ]

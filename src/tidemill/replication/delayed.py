@@ -1,0 +1,113 @@
+"""What waits in purgatory on the data path: the long poll of a fetch, and a write that waits for its replicas.
+
+Both read the log again when they complete: an operation remembers what was asked, never what was found.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, NamedTuple
+
+from tidemill.model.errors import ErrorCode
+from tidemill.model.ids import TopicPartition
+from tidemill.replication.partition import Partition
+from tidemill.timing.purgatory import DelayedOperation
+from tidemill.wire.fetch_codec import FetchPartition, FetchResult
+from tidemill.wire.produce_codec import ProduceResult
+
+if TYPE_CHECKING:
+    from tidemill.replication.manager import ReplicaManager
+
+
+class FetchCriteria(NamedTuple):
+    replica_id: int
+    max_wait_ms: int
+    min_bytes: int
+    max_bytes: int
+    committed_only: bool
+
+
+Wanted = list[tuple[TopicPartition, FetchPartition]]
+RespondToFetch = Callable[[list[FetchResult]], None]
+
+
+class DelayedFetch(DelayedOperation):
+    """Complete when `min_bytes` over all partitions can be read, or when a partition can only answer an error."""
+
+    __slots__ = ("_criteria", "_manager", "_respond", "_wanted")
+
+    def __init__(
+        self, manager: ReplicaManager, criteria: FetchCriteria, wanted: Wanted, respond: RespondToFetch
+    ) -> None:
+        super().__init__()
+        self._manager = manager
+        self._criteria = criteria
+        self._wanted = wanted
+        self._respond = respond
+
+    def try_complete(self) -> bool:
+        found = 0
+        for topic_partition, wanted in self._wanted:
+            size = self._readable_bytes(topic_partition, wanted)
+            if size < 0:
+                return self.force_complete()
+            found += size
+            if found >= self._criteria.min_bytes:
+                return self.force_complete()
+        return False
+
+    def _readable_bytes(self, topic_partition: TopicPartition, wanted: FetchPartition) -> int:
+        """Bytes that a read would return now; -1 where it would return an error."""
+        partition = self._manager.partitions.get(topic_partition)
+        if partition is None or partition.log is None or not partition.is_led_in(wanted.current_leader_epoch):
+            return -1
+        criteria = self._criteria
+        end = partition.visible_end(criteria.committed_only, criteria.replica_id)
+        if end <= wanted.fetch_offset:
+            return -1 if wanted.fetch_offset > partition.log.log_end_offset else 0
+        if criteria.min_bytes <= 1:
+            return 1
+        if wanted.fetch_offset < partition.log.log_start_offset:
+            return -1
+        records = partition.log.read(wanted.fetch_offset, wanted.max_bytes, end, False)
+        return records.length if records is not None else 0
+
+    def on_complete(self) -> None:
+        self._respond(self._manager.read_all(self._criteria, self._wanted))
+
+
+class WaitingAppend(NamedTuple):
+    """A batch that is written here and not yet durable: acknowledged when the high watermark passes its end."""
+
+    partition: Partition
+    end_offset: int
+    result: ProduceResult
+
+
+class DelayedProduce(DelayedOperation):
+    """Complete when every partition of the request is durable, or can never be."""
+
+    __slots__ = ("_respond", "_waiting")
+
+    def __init__(self, waiting: list[WaitingAppend], respond: Callable[[list[ProduceResult]], None]) -> None:
+        super().__init__()
+        self._waiting = waiting
+        self._respond = respond
+
+    def try_complete(self) -> bool:
+        for waiting in self._waiting:
+            partition = waiting.partition
+            if partition.log is not None and not partition.is_durable(waiting.end_offset):
+                return False
+        return self.force_complete()
+
+    def on_complete(self) -> None:
+        self._respond([_outcome(waiting) for waiting in self._waiting])
+
+
+def _outcome(waiting: WaitingAppend) -> ProduceResult:
+    if waiting.partition.is_durable(waiting.end_offset):
+        return waiting.result
+    failed = waiting.partition.log is None
+    code = ErrorCode.KAFKA_STORAGE_ERROR if failed else ErrorCode.REQUEST_TIMED_OUT
+    return ProduceResult(waiting.result.partition, code)

@@ -1,0 +1,224 @@
+"""A partition as this broker holds it: a log, a role, and how far readers may read.
+
+    log start <= last stable offset <= high watermark <= durable end <= log end
+
+The high watermark is the smallest durable end among the in-sync replicas; consumers read below it, or below
+the last stable offset when they want committed data only. With one replica it follows the log's own end;
+where the topic asks for it (`flush.messages=1`) it follows the last fsync instead, so that nothing is
+acknowledged or shown that a power cut could take back.
+
+Roles, and what changes them (anything else is illegal):
+
+    offline   --become_leader-->    leader
+    offline   --become_follower-->  follower
+    leader    --become_leader-->    leader     (a higher epoch, or another ISR in the same epoch)
+    leader    --become_follower-->  follower   (a higher epoch)
+    follower  --become_leader-->    leader     (a higher epoch)
+    any       --go_offline-->       offline    (its directory failed)
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable
+
+from tidemill.metadata.image import PartitionState
+from tidemill.model.errors import ApiError, ErrorCode
+from tidemill.model.ids import TopicPartition
+from tidemill.storage.log import AppendInfo, Log
+from tidemill.wire.batch import BatchHeader
+from tidemill.wire.fetch_codec import FetchPartition, FetchResult
+
+ACKS_ALL = -1
+NO_EPOCH = -1
+CONSUMER_REPLICA_ID = -1
+
+
+class Role(enum.Enum):
+    OFFLINE = "offline"
+    LEADER = "leader"
+    FOLLOWER = "follower"
+
+
+class Partition:
+    """One partition on this broker. All calls come from the event loop."""
+
+    __slots__ = (
+        "_on_advance", "_remote_ends", "_request_sync", "high_watermark", "isr", "leader_epoch", "leader_id", "log",
+        "node_id", "role", "topic_id", "topic_partition",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        topic_partition: TopicPartition,
+        topic_id: bytes,
+        log: Log | None,
+        node_id: int,
+        on_advance: Callable[[TopicPartition], None],
+        request_sync: Callable[[Partition], None],
+    ) -> None:
+        self.topic_partition = topic_partition
+        self.topic_id = topic_id
+        self.log = log
+        self.node_id = node_id
+        self.role = Role.OFFLINE
+        self.leader_id = NO_EPOCH
+        self.leader_epoch = NO_EPOCH
+        self.isr: frozenset[int] = frozenset()
+        self.high_watermark = log.log_start_offset if log else 0
+        self._remote_ends: dict[int, int] = {}
+        self._on_advance = on_advance
+        self._request_sync = request_sync
+
+    # -- roles ----------------------------------------------------------------------------------------
+
+    def become_leader(self, state: PartitionState) -> None:
+        assert state.leader == self.node_id and state.leader_epoch >= self.leader_epoch
+        log = self._open_log()
+        if state.leader_epoch > self.leader_epoch:
+            self._remote_ends.clear()
+            log.assign_epoch(state.leader_epoch)
+        self._adopt(state, Role.LEADER)
+        self.advance_high_watermark()
+
+    def become_follower(self, state: PartitionState) -> None:
+        assert state.leader != self.node_id and state.leader_epoch >= self.leader_epoch
+        self._adopt(state, Role.FOLLOWER)
+
+    def go_offline(self) -> None:
+        self.role = Role.OFFLINE
+        self.log = None
+
+    def _adopt(self, state: PartitionState, role: Role) -> None:
+        self.role = role
+        self.leader_id = state.leader
+        self.leader_epoch = state.leader_epoch
+        self.isr = frozenset(state.isr)
+
+    def _open_log(self) -> Log:
+        if self.log is None:
+            raise ApiError(ErrorCode.KAFKA_STORAGE_ERROR, f"{self.topic_partition} is on a failed disk")
+        return self.log
+
+    def leader_log(self, current_leader_epoch: int = NO_EPOCH) -> Log:
+        """The log, if this broker leads the partition in the epoch that the caller knows."""
+        log = self._open_log()
+        if self.role is not Role.LEADER:
+            raise ApiError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+        if current_leader_epoch not in (NO_EPOCH, self.leader_epoch):
+            if current_leader_epoch < self.leader_epoch:
+                raise ApiError(ErrorCode.FENCED_LEADER_EPOCH)
+            raise ApiError(ErrorCode.UNKNOWN_LEADER_EPOCH)
+        return log
+
+    def is_led_in(self, current_leader_epoch: int) -> bool:
+        return self.role is Role.LEADER and current_leader_epoch in (NO_EPOCH, self.leader_epoch)
+
+    # -- writing --------------------------------------------------------------------------------------
+
+    def append(self, batch: memoryview, header: BatchHeader, acks: int, now_ms: int) -> AppendInfo:
+        """Write one validated batch; with `acks=all` only while enough replicas are in sync."""
+        log = self.log
+        if log is None or self.role is not Role.LEADER:
+            log = self.leader_log()
+        if acks == ACKS_ALL and len(self.isr) < log.config.min_insync_replicas:
+            raise ApiError(
+                ErrorCode.NOT_ENOUGH_REPLICAS,
+                f"{len(self.isr)} replicas in sync, min.insync.replicas is {log.config.min_insync_replicas}",
+            )
+        info = log.append_as_leader(batch, header, self.leader_epoch, now_ms)
+        if log.log_end_offset - log.recovery_point >= log.config.flush_messages:
+            self._request_sync(self)
+        self.advance_high_watermark()
+        return info
+
+    def advance_high_watermark(self) -> None:
+        """Move to the smallest durable end of the in-sync replicas; never back."""
+        log = self.log
+        assert log is not None
+        end = log.recovery_point if log.config.acknowledges_after_sync else log.log_end_offset
+        if len(self.isr) > 1:
+            others = self.isr - {self.node_id}
+            end = min(end, *(self._remote_ends.get(replica, self.high_watermark) for replica in others))
+        if end > self.high_watermark:
+            self.high_watermark = end
+            log.update_high_watermark(end)
+            self._on_advance(self.topic_partition)
+        assert log.log_start_offset <= self.high_watermark or end < log.log_start_offset
+
+    def record_follower_fetch(self, replica_id: int, fetch_offset: int) -> None:
+        """A follower that asks for an offset has everything below it on its disk or in its cache."""
+        self._remote_ends[replica_id] = fetch_offset
+        if replica_id in self.isr:
+            self.advance_high_watermark()
+
+    def is_durable(self, end_offset: int) -> bool:
+        """Whether everything below this offset is safe to acknowledge with `acks=all`."""
+        return self.high_watermark >= end_offset
+
+    # -- reading --------------------------------------------------------------------------------------
+
+    def visible_end(self, committed_only: bool, replica_id: int = CONSUMER_REPLICA_ID) -> int:
+        """The first offset that this reader may not see."""
+        assert self.log is not None
+        if replica_id >= 0:
+            return self.log.log_end_offset
+        return self.last_stable_offset if committed_only else self.high_watermark
+
+    @property
+    def last_stable_offset(self) -> int:
+        assert self.log is not None
+        return min(self.log.last_stable_offset, self.high_watermark)
+
+    def read(
+        self,
+        wanted: FetchPartition,
+        max_bytes: int,
+        committed_only: bool,
+        replica_id: int,
+        min_one_batch: bool,
+    ) -> FetchResult:
+        """What a fetch gets from this partition now; failures are values, as each partition has its own."""
+        try:
+            log = self.leader_log(wanted.current_leader_epoch)
+            diverging = self._diverging_epoch(log, wanted)
+            if diverging is not None:
+                return self._result(log, wanted.partition)._replace(diverging_epoch=diverging)
+            if replica_id >= 0:
+                self.record_follower_fetch(replica_id, wanted.fetch_offset)
+            end = self.visible_end(committed_only, replica_id)
+            records = log.read(wanted.fetch_offset, max_bytes, end, min_one_batch)
+            result = self._result(log, wanted.partition)
+            if records is None or not records.length:
+                return result._replace(aborted=[]) if committed_only else result
+            aborted = None
+            if committed_only:
+                bound = min(end, log.offset_bound(records, wanted.fetch_offset))
+                found = log.aborted_transactions(wanted.fetch_offset, bound)
+                aborted = [(transaction.producer_id, transaction.first_offset) for transaction in found]
+            return result._replace(records=records, aborted=aborted)
+        except ApiError as error:
+            return self.failed_result(wanted.partition, error.code)
+
+    def _result(self, log: Log, partition: int) -> FetchResult:
+        return FetchResult(partition, 0, self.high_watermark, self.last_stable_offset, log.log_start_offset)
+
+    def failed_result(self, partition: int, code: ErrorCode) -> FetchResult:
+        leader = None
+        if code in (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCED_LEADER_EPOCH):
+            leader = (self.leader_id, self.leader_epoch)
+        start = self.log.log_start_offset if self.log is not None else -1
+        if code is ErrorCode.OFFSET_OUT_OF_RANGE:
+            return FetchResult(partition, code, self.high_watermark, self.high_watermark, start)
+        return FetchResult(partition, code, current_leader=leader)
+
+    def _diverging_epoch(self, log: Log, wanted: FetchPartition) -> tuple[int, int] | None:
+        """Where the reader's history leaves ours (KIP-595), if it does."""
+        if wanted.last_fetched_epoch < 0:
+            return None
+        epoch, end_offset = log.end_offset_for_epoch(wanted.last_fetched_epoch)
+        if epoch < 0 or end_offset < 0:
+            raise ApiError(ErrorCode.OFFSET_OUT_OF_RANGE)
+        if epoch < wanted.last_fetched_epoch or end_offset < wanted.fetch_offset:
+            return epoch, end_offset
+        return None

@@ -1,0 +1,313 @@
+"""One client connection on a raw socket: frames in, responses out, in order.
+
+Reading. Bytes are received straight into one buffer that the connection keeps. A small frame is read together
+with whatever follows it; a large one is read to its own end, so that its bytes are never moved. The buffer
+grows with what has *arrived*, not with what a frame claims, so a lying size costs nothing.
+
+Writing. A response is a list of bytes and slices of files; slices leave by `sendfile`. Each request owns a
+`Slot` in a queue, and a response waits until all earlier slots have theirs: pipelined requests are answered in
+order however long each takes.
+
+Back-pressure. A client that does not read its answers is not read either: parsing stops while too many slots
+are open or too much output is queued. A request whose handler is a coroutine also stops it (the next request may
+depend on its effect), while produce and fetch are handled on arrival and may wait side by side.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+from collections import deque
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+from tidemill.model.errors import MalformedMessage
+from tidemill.wire.frames import SIZE, FileSlice, Piece, Response
+
+SMALL_READ = 64 * 1024
+KEPT_BUFFER = 4 * 1024 * 1024
+"""A buffer that one large request blew up beyond this is given back."""
+MAX_OPEN_SLOTS = 128
+MAX_QUEUED_PIECES = 256
+MAX_BYTES_PER_TURN = 4 * 1024 * 1024
+"""Most that one connection sends before others get their turn."""
+
+Handle = Callable[["Connection", memoryview, "Slot"], Coroutine[Any, Any, None] | None]
+
+
+class Slot:
+    """The place of one response in its connection's order."""
+
+    __slots__ = ("_connection", "is_ready", "response")
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+        self.is_ready = False
+        self.response: Response = []
+
+    def respond(self, response: Response) -> None:
+        """Answer; an empty list stands for a request that has no response."""
+        assert not self.is_ready
+        self.response = response
+        self.is_ready = True
+        self._connection._send_ready()
+
+    def close_connection(self) -> None:
+        self._connection.close()
+
+
+class Connection:
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        sock: socket.socket,
+        handle: Handle,
+        max_frame_bytes: int,
+        on_close: Callable[[Connection], None],
+        on_malformed: Callable[[Connection, str], None],
+    ) -> None:
+        self._loop = loop
+        self._socket = sock
+        self._fd = sock.fileno()
+        self._handle = handle
+        self._max_frame_bytes = max_frame_bytes
+        self._on_close = on_close
+        self._on_malformed = on_malformed
+        self._buffer = bytearray(SMALL_READ)
+        self._view = memoryview(self._buffer)
+        self._start = 0
+        self._end = 0
+        self._slots: deque[Slot] = deque()
+        self._output: deque[Piece] = deque()
+        self._sent_of_first = 0
+        self._task: asyncio.Task[None] | None = None
+        self._is_reading = False
+        self._is_writing = False
+        self._is_draining = False
+        self.is_closed = False
+        self.received_bytes = 0
+        self.request_count = 0
+        self.last_active = loop.time()
+        self.frame_started_at: float | None = loop.time()
+        """When the frame that is not complete yet began; the first one begins with the connection."""
+        self.frame_bytes = 0
+
+    def start(self) -> None:
+        self._resume_reading()
+
+    # -- reading --------------------------------------------------------------------------------------
+
+    def _on_readable(self) -> None:
+        try:
+            received = self._socket.recv_into(self._view[self._end : self._read_limit()])
+        except BlockingIOError:
+            return
+        except OSError:
+            self.close()
+            return
+        if not received:
+            self.close()
+            return
+        self._end += received
+        self.received_bytes += received
+        self.last_active = self._loop.time()
+        self._handle_frames()
+
+    def _read_limit(self) -> int:
+        """Where this read must stop: at the end of a large frame, else at the end of the buffer."""
+        have = self._end - self._start
+        if have >= 4:
+            frame_end: int = self._start + 4 + SIZE.unpack_from(self._buffer, self._start)[0]
+            if frame_end - self._end > SMALL_READ:
+                return min(frame_end, len(self._buffer))
+        return len(self._buffer)
+
+    def _handle_frames(self) -> None:
+        """Handle every whole frame, unless something must be waited for first."""
+        buffer = self._buffer
+        while not self.is_closed and not self._must_wait():
+            have = self._end - self._start
+            if have < 4:
+                break
+            size = SIZE.unpack_from(buffer, self._start)[0]
+            if not 0 <= size <= self._max_frame_bytes:
+                self._on_malformed(self, f"a frame claims {size} bytes, {self._max_frame_bytes} are allowed")
+                self.close()
+                return
+            if have < size + 4:
+                break
+            frame = self._view[self._start + 4 : self._start + 4 + size]
+            self._start += 4 + size
+            self._handle_frame(frame)
+        if not self.is_closed:
+            self._make_room()
+            self._note_progress()
+            if self._must_wait():
+                self._pause_reading()
+
+    def _handle_frame(self, frame: memoryview) -> None:
+        self.request_count += 1
+        slot = Slot(self)
+        self._slots.append(slot)
+        try:
+            coroutine = self._handle(self, frame, slot)
+        except MalformedMessage as error:
+            self._on_malformed(self, str(error))
+            self.close()
+            return
+        if coroutine is not None:
+            self._task = self._loop.create_task(self._run(coroutine, slot))
+
+    async def _run(self, coroutine: Coroutine[Any, Any, None], slot: Slot) -> None:
+        try:
+            await coroutine
+        except MalformedMessage as error:
+            self._on_malformed(self, str(error))
+            self.close()
+        finally:
+            self._task = None
+        self._resume()
+
+    def _must_wait(self) -> bool:
+        return (
+            self._task is not None
+            or self._is_draining
+            or len(self._slots) >= MAX_OPEN_SLOTS
+            or len(self._output) >= MAX_QUEUED_PIECES
+        )
+
+    def _make_room(self) -> None:
+        """Move an incomplete frame to the front of a buffer that can hold more of it."""
+        have = self._end - self._start
+        if have == 0:
+            self._start = self._end = 0
+            if len(self._buffer) > KEPT_BUFFER:
+                self._replace_buffer(SMALL_READ)
+            return
+        needed = 4 + (SIZE.unpack_from(self._buffer, self._start)[0] if have >= 4 else 0)
+        if needed > len(self._buffer):
+            self._replace_buffer(min(needed, max(4 * have, 2 * len(self._buffer))))
+        elif self._start and (self._start + needed > len(self._buffer) or self._end == len(self._buffer)):
+            self._view[:have] = self._view[self._start : self._end]
+            self._start, self._end = 0, have
+
+    def _replace_buffer(self, size: int) -> None:
+        have = self._end - self._start
+        buffer = bytearray(size)
+        buffer[:have] = self._view[self._start : self._end]
+        self._buffer = buffer
+        self._view = memoryview(buffer)
+        self._start, self._end = 0, have
+
+    def _note_progress(self) -> None:
+        """Remember since when a frame is incomplete, so that a sweep can drop who never completes one."""
+        if self._end == self._start:
+            self.frame_started_at = None if self.request_count else self.frame_started_at
+        elif self.frame_started_at is None:
+            self.frame_started_at = self._loop.time()
+        self.frame_bytes = self._end - self._start
+
+    def _resume(self) -> None:
+        """Go on with frames that were received while something had to be waited for."""
+        if self.is_closed or self._must_wait():
+            return
+        self._handle_frames()
+        if not self.is_closed and not self._must_wait():
+            self._resume_reading()
+
+    def _resume_reading(self) -> None:
+        if not self._is_reading:
+            self._loop.add_reader(self._fd, self._on_readable)
+            self._is_reading = True
+
+    def _pause_reading(self) -> None:
+        if self._is_reading:
+            self._loop.remove_reader(self._fd)
+            self._is_reading = False
+
+    # -- writing --------------------------------------------------------------------------------------
+
+    def _send_ready(self) -> None:
+        """Queue the responses at the head of the line and send what the socket takes."""
+        if self.is_closed:
+            return
+        slots, output = self._slots, self._output
+        while slots and slots[0].is_ready:
+            output.extend(slots.popleft().response)
+        if output and not self._is_writing:
+            self._send()
+        if not self._is_reading and not self.is_closed:
+            self._loop.call_soon(self._resume)
+
+    def _send(self) -> None:
+        budget = MAX_BYTES_PER_TURN
+        output = self._output
+        try:
+            while output and budget > 0:
+                budget -= self._send_first()
+        except BlockingIOError:
+            pass
+        except OSError:
+            self.close()
+            return
+        self.last_active = self._loop.time()
+        self._watch_writable(bool(output))
+
+    def _send_first(self) -> int:
+        """One system call for the first piece; small pieces wait for what follows (MSG_MORE)."""
+        output = self._output
+        piece = output[0]
+        done = self._sent_of_first
+        if isinstance(piece, FileSlice):
+            size = piece.length
+            sent = os.sendfile(self._fd, piece.file.fileno(), piece.position + done, size - done)
+            if sent == 0:
+                raise OSError("a file became shorter than a response said")
+        else:
+            size = len(piece)
+            flags = socket.MSG_MORE if len(output) > 1 else 0
+            sent = self._socket.send(memoryview(piece)[done:] if done else piece, flags)
+        if done + sent == size:
+            output.popleft()
+            self._sent_of_first = 0
+        else:
+            self._sent_of_first = done + sent
+        return sent
+
+    def _watch_writable(self, wanted: bool) -> None:
+        if wanted and not self._is_writing:
+            self._loop.add_writer(self._fd, self._on_writable)
+        elif not wanted and self._is_writing:
+            self._loop.remove_writer(self._fd)
+        self._is_writing = wanted
+
+    def _on_writable(self) -> None:
+        self._send()
+        if not self.is_closed and not self._is_reading and not self._must_wait():
+            self._resume()
+
+    # -- the end --------------------------------------------------------------------------------------
+
+    @property
+    def is_idle(self) -> bool:
+        """Nothing asked that is not answered, nothing answered that is not sent."""
+        return not self._slots and not self._output
+
+    def stop_reading(self) -> None:
+        """Take no further request; what was asked is still answered."""
+        self._is_draining = True
+        self._pause_reading()
+
+    def close(self) -> None:
+        if self.is_closed:
+            return
+        self.is_closed = True
+        self._pause_reading()
+        self._watch_writable(False)
+        if self._task is not None:
+            self._task.cancel()
+        self._slots.clear()
+        self._output.clear()
+        self._socket.close()
+        self._on_close(self)

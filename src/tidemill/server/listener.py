@@ -1,0 +1,143 @@
+"""The door: accepts connections, keeps them within limits, drops those that only hold on.
+
+Limits on a connection that does not behave: a frame must be complete within `FRAME_PATIENCE_S`, unless its bytes
+keep coming at `MINIMUM_BYTES_PER_S` or more (a slow link with a large batch is no attack); a connection that
+neither sends nor receives for `connections.max.idle.ms` is closed, as Kafka does.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import collections
+import logging
+import socket
+from typing import NamedTuple
+
+from tidemill.server.connection import Connection, Handle
+
+logger = logging.getLogger(__name__)
+
+FRAME_PATIENCE_S = 8.0
+MINIMUM_BYTES_PER_S = 1024
+SWEEP_INTERVAL_S = 1.0
+ACCEPTS_PER_TURN = 64
+PAUSE_AFTER_ACCEPT_ERROR_S = 0.1
+
+
+class ConnectionLimits(NamedTuple):
+    max_frame_bytes: int
+    max_idle_s: float
+    max_connections: int
+    max_connections_per_ip: int
+
+
+class Listener:
+    def __init__(
+        self, loop: asyncio.AbstractEventLoop, sock: socket.socket, limits: ConnectionLimits
+    ) -> None:
+        self._loop = loop
+        self._socket = sock
+        self.limits = limits
+        self._handle: Handle | None = None
+        self._addresses: dict[Connection, str] = {}
+        self._per_address: collections.Counter[str] = collections.Counter()
+        self._sweeper: asyncio.TimerHandle | None = None
+        self.refused_count = 0
+        self.malformed_count = 0
+
+    @property
+    def connection_count(self) -> int:
+        return len(self._addresses)
+
+    def peer_address(self, connection: Connection) -> str:
+        return self._addresses.get(connection, "")
+
+    def start(self, handle: Handle) -> None:
+        self._handle = handle
+        self._loop.add_reader(self._socket.fileno(), self._accept)
+        self._sweeper = self._loop.call_later(SWEEP_INTERVAL_S, self._sweep)
+
+    def _accept(self) -> None:
+        for _ in range(ACCEPTS_PER_TURN):
+            try:
+                sock, address = self._socket.accept()
+            except BlockingIOError:
+                return
+            except OSError as error:
+                self._pause_accepting(error)
+                return
+            self._admit(sock, address[0] if isinstance(address, tuple) else "")
+
+    def _pause_accepting(self, error: OSError) -> None:
+        """Out of descriptors, most likely: the connection stays in the backlog, and we look again soon."""
+        logger.error("cannot accept connections: %s; raise the limit of open files (ulimit -n)", error)
+        descriptor = self._socket.fileno()
+        self._loop.remove_reader(descriptor)
+        self._loop.call_later(PAUSE_AFTER_ACCEPT_ERROR_S, self._accept_again, descriptor)
+
+    def _accept_again(self, descriptor: int) -> None:
+        if self._socket.fileno() == descriptor:
+            self._loop.add_reader(descriptor, self._accept)
+
+    def _admit(self, sock: socket.socket, address: str) -> None:
+        assert self._handle is not None
+        limits = self.limits
+        if (
+            len(self._addresses) >= limits.max_connections
+            or self._per_address[address] >= limits.max_connections_per_ip
+        ):
+            self.refused_count += 1
+            logger.warning("refused a connection from %s: the limit of connections is reached", address)
+            sock.close()
+            return
+        sock.setblocking(False)
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        connection = Connection(
+            self._loop, sock, self._handle, limits.max_frame_bytes, self._forget, self._note_malformed
+        )
+        self._addresses[connection] = address
+        self._per_address[address] += 1
+        connection.start()
+
+    def _forget(self, connection: Connection) -> None:
+        address = self._addresses.pop(connection)
+        self._per_address[address] -= 1
+        if not self._per_address[address]:
+            del self._per_address[address]
+
+    def _note_malformed(self, connection: Connection, reason: str) -> None:
+        self.malformed_count += 1
+        logger.warning("closing the connection from %s: %s", self.peer_address(connection), reason)
+
+    def _sweep(self) -> None:
+        self._sweeper = self._loop.call_later(SWEEP_INTERVAL_S, self._sweep)
+        now = self._loop.time()
+        for connection in list(self._addresses):
+            if self._is_stalled(connection, now) or self._is_idle(connection, now):
+                connection.close()
+
+    def _is_stalled(self, connection: Connection, now: float) -> bool:
+        began = connection.frame_started_at
+        if began is None or now - began < FRAME_PATIENCE_S:
+            return False
+        return connection.frame_bytes < MINIMUM_BYTES_PER_S * (now - began)
+
+    def _is_idle(self, connection: Connection, now: float) -> bool:
+        return now - connection.last_active > self.limits.max_idle_s
+
+    def stop_accepting(self) -> None:
+        if self._socket.fileno() >= 0:
+            self._loop.remove_reader(self._socket.fileno())
+            self._socket.close()
+        if self._sweeper is not None:
+            self._sweeper.cancel()
+
+    async def drain(self, patience_s: float) -> None:
+        """Let every connection have its answers, then close it; after `patience_s` close it anyway."""
+        for connection in self._addresses:
+            connection.stop_reading()
+        deadline = self._loop.time() + patience_s
+        while self._loop.time() < deadline and any(not connection.is_idle for connection in self._addresses):
+            await asyncio.sleep(0.005)
+        for connection in list(self._addresses):
+            connection.close()

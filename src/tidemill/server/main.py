@@ -1,0 +1,76 @@
+"""The public entry of the server: start a broker inside a loop, or run one as a process of its own."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import logging
+import signal
+import sys
+
+from tidemill.server.broker import Broker
+from tidemill.server.options import DEFAULT_LISTEN, StartError, StartOptions, resolve
+
+__all__ = ["DEFAULT_LISTEN", "StartError", "StartOptions", "run", "start_broker"]
+
+logger = logging.getLogger(__name__)
+
+EXIT_USAGE = 2
+GARBAGE_THRESHOLD = 50_000
+"""Allocations between collections of young objects; the broker makes few cycles, and pauses cost latency."""
+
+
+async def start_broker(options: StartOptions) -> Broker:
+    """A broker that serves when this returns; `await broker.stop()` ends it."""
+    broker = Broker(resolve(options))
+    try:
+        await broker.start()
+    except BaseException:
+        await broker.abandon()
+        raise
+    return broker
+
+
+def run(options: StartOptions) -> int:
+    """Serve until SIGTERM or SIGINT; the exit code of the process."""
+    import uvloop
+
+    logging.basicConfig(
+        stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(levelname)-7s %(name)s %(message)s"
+    )
+    try:
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            runner.run(_serve(options))
+    except StartError as error:
+        print(f"tidemill: {error}", file=sys.stderr)
+        return EXIT_USAGE
+    return 0
+
+
+async def _serve(options: StartOptions) -> None:
+    broker = await start_broker(options)
+    stopping = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stopping.set)
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(GARBAGE_THRESHOLD, 50, 100)
+    print(f"ready {broker.host}:{broker.port}", flush=True)
+    _say_what_to_try(broker)
+    await stopping.wait()
+    logger.info("stopping: answering what was asked, then writing checkpoints")
+    await broker.stop()
+
+
+def _say_what_to_try(broker: Broker) -> None:
+    if sys.stderr.isatty():
+        address = f"{broker.host}:{broker.port}"
+        print(
+            "\nTry, in another terminal:\n"
+            f"  echo hello | tidemill produce greetings --bootstrap {address}\n"
+            f"  tidemill consume greetings --from-beginning --bootstrap {address}\n"
+            f"  tidemill topics list --bootstrap {address}\n"
+            f"or point any Kafka client at {address}. Ctrl-C stops the broker.\n",
+            file=sys.stderr,
+        )

@@ -1,0 +1,116 @@
+"""Compaction as the broker sees it: choose a log, hand out a job, swap the result in.
+
+    states of a partition          idle -> cleaning -> idle
+                                   cleaning -> uncleanable      the data is damaged; said once, until a restart
+
+    cleaning = compaction.begin(logs, now_ms)                        on the loop
+    result = ...cleaner_process with cleaning.job...                 in a child process
+    compaction.complete(cleaning, result, now_ms)                    on the loop
+
+Meanwhile the log may be truncated or deleted; the result is then dropped (`complete` returns False). Retention
+leaves a log alone that is being cleaned. How far a log is clean is remembered in `clean_until` and written down
+with the other checkpoints; what is lost of it in a crash is cleaned once more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from tidemill.model.ids import TopicPartition
+from tidemill.ports.files import Files
+from tidemill.storage.checkpoints import Offsets
+from tidemill.storage.cleaner import discard_cleaned
+from tidemill.storage.cleaner_job import CleanerJob, CleanerResult
+from tidemill.storage.cleaner_plan import Candidate, assess, filthiest, job_for
+from tidemill.storage.log import Log
+
+DEFAULT_OFFSET_MAP_BYTES = 128 << 20
+
+
+class Cleaning(NamedTuple):
+    """A log that is being cleaned."""
+
+    candidate: Candidate
+    job: CleanerJob
+
+    @property
+    def log(self) -> Log:
+        return self.candidate.log
+
+    @property
+    def partition(self) -> TopicPartition:
+        return self.candidate.log.topic_partition
+
+
+class Compaction:
+    def __init__(self, files: Files, offset_map_bytes: int = DEFAULT_OFFSET_MAP_BYTES) -> None:
+        self._files = files
+        self.offset_map_bytes = offset_map_bytes
+        self.clean_until: Offsets = {}
+        self.uncleanable: dict[TopicPartition, str] = {}
+        """Partitions that cannot be compacted, and why."""
+        self._cleaning: dict[TopicPartition, Cleaning] = {}
+        self.max_dirty_ratio = 0.0
+        """Of the filthiest log at the last choice."""
+
+    def is_cleaning(self, partition: TopicPartition) -> bool:
+        return partition in self._cleaning
+
+    def begin(self, logs: Iterable[Log], now_ms: int) -> Cleaning | None:
+        """The filthiest log that is due, if any; it counts as being cleaned from now on."""
+        candidates = [
+            assess(log, self.clean_until.get(log.topic_partition), now_ms)
+            for log in logs
+            if log.config.is_compacted and self._is_available(log)
+        ]
+        self.max_dirty_ratio = max((each.dirty_ratio for each in candidates), default=0.0)
+        chosen = filthiest(candidates)
+        if chosen is None:
+            return None
+        cleaning = Cleaning(chosen, job_for(chosen, now_ms, self.offset_map_bytes))
+        self._cleaning[cleaning.partition] = cleaning
+        return cleaning
+
+    def _is_available(self, log: Log) -> bool:
+        partition = log.topic_partition
+        return not log.is_offline and partition not in self._cleaning and partition not in self.uncleanable
+
+    def complete(self, cleaning: Cleaning, result: CleanerResult, now_ms: int) -> bool:
+        """Swap the result in; False if it came to nothing. An OSError is the disk's: the directory has failed."""
+        if self._cleaning.pop(cleaning.partition, None) is not cleaning:
+            return False
+        if result.error is not None and not result.is_disk_error:
+            self.uncleanable[cleaning.partition] = result.error
+        if result.error is not None or not self._is_unchanged(cleaning):
+            self._discard(cleaning)
+            return False
+        for replacement in result.replacements:
+            cleaning.log.replace_segments(replacement.base_offset, replacement.replaced, now_ms)
+        self.clean_until[cleaning.partition] = result.end_offset
+        return True
+
+    def abandon(self, cleaning: Cleaning) -> None:
+        """The process was killed, or failed: forget about it, remove what it left."""
+        if self._cleaning.pop(cleaning.partition, None) is cleaning:
+            self._discard(cleaning)
+
+    def forget(self, partition: TopicPartition) -> None:
+        """The partition is gone; a result still to come will be dropped."""
+        self._cleaning.pop(partition, None)
+        self.clean_until.pop(partition, None)
+        self.uncleanable.pop(partition, None)
+
+    def _is_unchanged(self, cleaning: Cleaning) -> bool:
+        """Whether the segments of the job are still those of the log."""
+        if cleaning.log.is_offline:
+            return False
+        current = cleaning.log.segments[: len(cleaning.candidate.segments)]
+        pairs = zip(cleaning.candidate.segments, current, cleaning.job.segments, strict=False)
+        return len(current) == len(cleaning.job.segments) and all(
+            before is after and after.size == job.size_bytes for before, after, job in pairs
+        )
+
+    def _discard(self, cleaning: Cleaning) -> None:
+        if self._files.exists(cleaning.log.directory):
+            discard_cleaned(self._files, cleaning.log.directory)

@@ -1,0 +1,204 @@
+"""Reading: from an offset, a timestamp or an epoch to bytes of a file.
+
+A read hands out no data, only (file, position, length); `sendfile` moves the bytes. Where an offset lies is
+mostly known: consumers ask next for the offset at which the last slice ended, and the batches appended last
+are remembered too. Otherwise: bisection for the segment, the offset index, and a scan of batch headers within
+one index interval.
+
+The end of a slice is the smallest of: the end of the segment, the batch that reaches `limit_offset`, and
+`max_bytes`, which may cut a batch in two (clients drop an incomplete last batch and ask for it again).
+"""
+
+from __future__ import annotations
+
+from tidemill.model.errors import ApiError, ErrorCode
+from tidemill.storage.batch_scan import DamagedBatch
+from tidemill.storage.epoch_check import epochs_agree, epochs_of_batches
+from tidemill.storage.log_state import LogSlice, LogState
+from tidemill.storage.producer_replay import checked_transactions
+from tidemill.storage.segment import Segment
+from tidemill.storage.transaction_index import AbortedTransaction, TransactionIndex
+from tidemill.wire.batch import HEADER_SIZE, LOG_OVERHEAD, BatchHeader, iterate_records, read_prefix
+from tidemill.wire.compression import decompress
+
+MAX_DECOMPRESSED_BYTES = 256 * 1024 * 1024
+FoundTimestamp = tuple[int, int, int]
+"""Timestamp, offset, leader epoch."""
+
+
+class ReadableLog(LogState):
+    """The reading half of a log."""
+
+    __slots__ = ()
+
+    # -- by offset ------------------------------------------------------------------------------------
+
+    def read(
+        self, offset: int, max_bytes: int, limit_offset: int, min_one_batch: bool = True
+    ) -> LogSlice | None:
+        """Bytes from the batch with this offset on, below `limit_offset`; None if there are none yet.
+
+        With `min_one_batch` the first batch is whole, even if it is larger than `max_bytes`; without, a first
+        batch that does not fit gives a slice of length 0.
+        """
+        if self._failure is not None:
+            self._require_online()
+        end_offset = self.log_end_offset
+        if not self.log_start_offset <= offset <= end_offset:
+            raise self._out_of_range(offset)
+        if limit_offset > end_offset:
+            limit_offset = end_offset
+        if offset >= limit_offset:
+            return None
+        place = self._positions.get(offset)
+        if place is None:
+            place = self._locate(offset)
+            if place is None:
+                return None
+            self._remember(offset, *place)
+        segment, position = place
+        length = (
+            segment.size if limit_offset >= segment.next_offset else self._end(segment, limit_offset)
+        ) - position
+        if length <= 0:
+            return None
+        file = segment.file
+        if file is None:
+            file = segment.handle()
+        else:
+            segment.recently_used = True
+        if length > max_bytes:
+            first_size = read_prefix(file.read(position, LOG_OVERHEAD))[1]
+            length = (
+                max(max_bytes, first_size) if min_one_batch else (max_bytes if first_size <= max_bytes else 0)
+            )
+        return LogSlice(file, position, length)
+
+    def _out_of_range(self, offset: int) -> ApiError:
+        return ApiError(
+            ErrorCode.OFFSET_OUT_OF_RANGE,
+            f"offset {offset} is not in [{self.log_start_offset}, {self.log_end_offset}] of {self.topic_partition}",
+        )
+
+    def _end(self, segment: Segment, limit_offset: int) -> int:
+        """Where the batch that reaches the limit begins, in a segment that goes beyond it."""
+        place = self._positions.get(limit_offset)
+        if place is None:
+            place = self._locate(limit_offset)
+            if place is None:
+                return segment.size
+            self._remember(limit_offset, *place)
+        return place[1] if place[0] is segment else segment.size
+
+    def _locate(self, offset: int) -> tuple[Segment, int] | None:
+        """(segment, position) of the first batch that reaches this offset."""
+        segment: Segment | None = self._segments.floor(offset)
+        try:
+            while segment is not None:
+                position = segment.position_of(offset)
+                if position >= 0:
+                    return segment, position
+                segment = self._segments.after(segment)
+        except DamagedBatch as error:
+            raise self._damaged(error) from error
+        return None
+
+    def _damaged(self, error: DamagedBatch) -> ApiError:
+        return ApiError(ErrorCode.CORRUPT_MESSAGE, f"{self.topic_partition}: {error}")
+
+    def offset_bound(self, records: LogSlice, start_offset: int) -> int:
+        """An offset at or after the end of this slice, for `aborted_transactions`; near it, not exact."""
+        segment = self._segments.floor(start_offset)
+        return segment.offset_bound(records.position + records.length) or segment.next_offset
+
+    # -- transactions ---------------------------------------------------------------------------------
+
+    def aborted_transactions(self, start_offset: int, end_offset: int) -> list[AbortedTransaction]:
+        """Those whose records touch [start, end)."""
+        found: list[AbortedTransaction] = []
+        for segment in self._segments.from_offset(start_offset):
+            entries, is_last = self._transactions(segment).collect(start_offset, end_offset)
+            found += entries
+            if is_last:
+                break
+        return found
+
+    def _transactions(self, segment: Segment) -> TransactionIndex:
+        try:
+            return checked_transactions(self._segments, self._snapshots, segment, self.log_start_offset)
+        except DamagedBatch as error:
+            raise self._damaged(error) from error
+
+    # -- by timestamp ---------------------------------------------------------------------------------
+
+    def offset_for_timestamp(self, timestamp: int) -> FoundTimestamp | None:
+        """The first message whose timestamp is at least this, from the log start on."""
+        self._require_online()
+        try:
+            for segment in self._segments:
+                if segment.next_offset > self.log_start_offset and segment.max_timestamp >= timestamp:
+                    found = self._first_in_segment(segment, timestamp)
+                    if found is not None:
+                        return found
+        except DamagedBatch as error:
+            raise self._damaged(error) from error
+        return None
+
+    def _first_in_segment(self, segment: Segment, timestamp: int) -> FoundTimestamp | None:
+        for position, header in segment.locate_timestamp(timestamp):
+            if header.max_timestamp >= timestamp and header.last_offset >= self.log_start_offset:
+                found = self._first_in_batch(segment, position, header, timestamp)
+                if found is not None:
+                    return found
+        return None
+
+    def _first_in_batch(
+        self, segment: Segment, position: int, header: BatchHeader, timestamp: int
+    ) -> FoundTimestamp | None:
+        if header.is_log_append_time:
+            return header.max_timestamp, max(header.base_offset, self.log_start_offset), header.leader_epoch
+        for offset, record_timestamp in _timestamps(segment, position, header):
+            if record_timestamp >= timestamp and offset >= self.log_start_offset:
+                return record_timestamp, offset, header.leader_epoch
+        return None
+
+    def max_timestamp(self) -> FoundTimestamp | None:
+        """The message with the largest timestamp; of several, the first."""
+        self._require_online()
+        candidates = [segment for segment in self._segments if segment.size and segment.max_timestamp >= 0]
+        if not candidates:
+            return None
+        segment = max(candidates, key=lambda candidate: candidate.max_timestamp)
+        return self.offset_for_timestamp(segment.max_timestamp)
+
+    # -- by epoch -------------------------------------------------------------------------------------
+
+    def end_offset_for_epoch(self, epoch: int) -> tuple[int, int]:
+        """(the largest epoch not above this one, where it ends); (-1, -1) if unknown."""
+        self._check_epochs()
+        return self._epochs.end_offset_for(epoch, self.log_end_offset)
+
+    def epoch_for_offset(self, offset: int) -> int:
+        self._check_epochs()
+        return self._epochs.epoch_for_offset(offset)
+
+    def _check_epochs(self) -> None:
+        """Before the first answer that a truncation may follow: does the file agree with the batches?"""
+        if self._epochs_checked:
+            return
+        start, end = self.log_start_offset, self.log_end_offset
+        entries = [entry for entry in self._epochs.entries if entry.start_offset < end]
+        try:
+            if not epochs_agree(entries, self._segments, start, end):
+                self._epochs.replace(epochs_of_batches(self._segments, start))
+        except DamagedBatch as error:
+            raise self._damaged(error) from error
+        self._epochs_checked = True
+
+
+def _timestamps(segment: Segment, position: int, header: BatchHeader) -> list[tuple[int, int]]:
+    """(offset, timestamp) of each record of a batch."""
+    payload: bytes = segment.read_batch(position, header)[HEADER_SIZE:]
+    if header.compression:
+        payload = decompress(header.compression, payload, MAX_DECOMPRESSED_BYTES)
+    return [(record.offset, record.timestamp) for record in iterate_records(header, payload)]

@@ -1,0 +1,517 @@
+"""All logs of a broker: found at the start, created, deleted, kept in bounds, written down, closed.
+
+    manager = LogManager(Disk(), SystemRandomness(), ["/disk1", "/disk2"], config_of)
+    manager.start(node_id=1, cluster_id="...", now_ms=...)
+    log = manager.create(TopicPartition("orders", 0), topic_id, now_ms)
+
+Nothing here waits or runs by itself: the server's loop calls the passes. What syncs files or takes long is
+handed out as a job, run in a thread (or a process), and completed on the loop:
+
+    on the loop                       elsewhere              on the loop
+    begin_flushes(now_ms)             flush.run()            complete_flush(flush)
+    begin_checkpoints()               job.run()              complete_checkpoint(job)
+    begin_removals(now_ms)            removal.run()          complete_removal(removal)
+    begin_cleaning(now_ms)            cleaner_process        complete_cleaning(cleaning, result, now_ms)
+    retention_pass(now_ms)            -                      -
+
+Two kinds of trouble stay local. A log that is damaged (CorruptLog) is quarantined: its files are not touched,
+its partition answers KAFKA_STORAGE_ERROR, the others work. A directory whose disk fails (OSError) goes offline
+with all its partitions, `on_failure` is called, the other directories work.
+
+Example: of two directories with 3 and 2 partitions a new partition goes to the second.
+
+Limits: not thread safe; moving a partition between directories is not supported, and half-moved copies of
+Kafka's (`-future`) are left alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from typing import NamedTuple
+
+from tidemill.model.errors import ApiError, CorruptLog, ErrorCode
+from tidemill.model.ids import ZERO_UUID, TopicPartition, uuid_text
+from tidemill.ports.files import Files
+from tidemill.ports.randomness import Randomness
+from tidemill.storage.cleaner_job import CleanerResult
+from tidemill.storage.compaction import DEFAULT_OFFSET_MAP_BYTES, Cleaning, Compaction
+from tidemill.storage.config import LogConfig
+from tidemill.storage.data_directory import CheckpointJob, Checkpoints, DataDirectory, marked_name, only_of
+from tidemill.storage.log import FlushJob, Log
+from tidemill.storage.open_files import OpenFiles
+from tidemill.storage.producer_state import DEFAULT_EXPIRATION_MS
+
+UNKNOWN_BYTES = -1
+_RESERVED_ID = bytes(15)
+"""Directory ids that begin so mean no directory: unassigned, lost, migrating."""
+
+OnFailure = Callable[[str, list[TopicPartition], OSError], None]
+"""Told of a directory that went offline, with the partitions that went with it."""
+
+
+class Quarantine(NamedTuple):
+    """A partition whose log is damaged."""
+
+    directory: str
+    reason: str
+
+
+class WantedLog(NamedTuple):
+    partition: TopicPartition
+    topic_id: bytes
+    directory_id: bytes = ZERO_UUID
+    """The data directory that the metadata says it is in; zero if it says nothing."""
+
+
+class LoadReport(NamedTuple):
+    """What the start found."""
+
+    loaded: int
+    recovered: int
+    """Of them, those that had to be checked because the last shutdown was not clean."""
+    quarantined: dict[TopicPartition, Quarantine]
+    offline: dict[str, OSError]
+    unreadable: list[str]
+    """Checkpoints that could not be read and were done without."""
+
+
+class LogFlush(NamedTuple):
+    log: Log
+    job: FlushJob
+
+    def run(self) -> None:
+        self.job.run()
+
+
+class Removal:
+    """Directories of deleted partitions, to be removed in any thread."""
+
+    def __init__(self, files: Files, paths: list[str]) -> None:
+        self._files = files
+        self.paths = paths
+        self.failures: list[tuple[str, OSError]] = []
+
+    def run(self) -> None:
+        for path in self.paths:
+            try:
+                if self._files.exists(path):
+                    self._files.remove_tree(path)
+            except OSError as error:
+                self.failures.append((path, error))
+
+
+class PartitionDescription(NamedTuple):
+    partition: TopicPartition
+    size_bytes: int
+    offset_lag: int
+
+
+class DirectoryDescription(NamedTuple):
+    path: str
+    failure: OSError | None
+    total_bytes: int
+    usable_bytes: int
+    partitions: list[PartitionDescription]
+
+
+class LogManager:
+    def __init__(
+        self, files: Files, randomness: Randomness, directories: Sequence[str], config_of: Callable[[str], LogConfig],
+        *, open_files: OpenFiles | None = None, on_failure: OnFailure | None = None,
+        offset_map_bytes: int = DEFAULT_OFFSET_MAP_BYTES, producer_expiration_ms: int = DEFAULT_EXPIRATION_MS,
+    ) -> None:  # fmt: skip
+        assert directories and len(set(directories)) == len(directories)
+        self._files = files
+        self._randomness = randomness
+        self._config_of = config_of
+        self._open_files = open_files if open_files is not None else OpenFiles()
+        self._on_failure = on_failure
+        self._producer_expiration_ms = producer_expiration_ms
+        self.directories = [DataDirectory(files, path.rstrip("/")) for path in directories]
+        self.cordoned: frozenset[str] = frozenset()
+        """Paths of directories that take no new partitions."""
+        self.logs: dict[TopicPartition, Log] = {}
+        self.quarantined: dict[TopicPartition, Quarantine] = {}
+        self.offline: dict[TopicPartition, str] = {}
+        """Partitions that went with a failed directory, and which."""
+        self.compaction = Compaction(files, offset_map_bytes)
+        self._doomed: list[tuple[int, str]] = []
+        """Deleted partitions: (when their files may go, path)."""
+        self._seen_flushed_ms: dict[TopicPartition, int] = {}
+
+    # -- the start ------------------------------------------------------------------------------------
+
+    def start(self, node_id: int, cluster_id: str, now_ms: int) -> LoadReport:
+        """Load everything; raises WrongDirectory, and OSError if no directory can be used."""
+        recovered = 0
+        for directory in self.directories:
+            try:
+                directory.claim(node_id, cluster_id, self._randomness)
+                recovered += self._load_directory(directory, directory.take_over(), now_ms)
+            except OSError as error:
+                self.fail_directory(directory.path, error)
+        offline = {each.path: each.failure for each in self.directories if each.failure is not None}
+        if len(offline) == len(self.directories):
+            raise next(iter(offline.values()))
+        unreadable = [text for directory in self.directories for text in directory.unreadable]
+        return LoadReport(len(self.logs), recovered, dict(self.quarantined), offline, unreadable)
+
+    def _load_directory(self, directory: DataDirectory, checkpoints: Checkpoints, now_ms: int) -> int:
+        listing = directory.list()
+        self._doomed += [(now_ms, f"{directory.path}/{name}") for name in listing.doomed]
+        for partition, name in listing.partitions:
+            self._load(directory, partition, f"{directory.path}/{name}", checkpoints, now_ms)
+        return 0 if directory.is_clean else len(listing.partitions)
+
+    def _load(
+        self,
+        directory: DataDirectory,
+        partition: TopicPartition,
+        path: str,
+        checkpoints: Checkpoints,
+        now_ms: int,
+    ) -> None:
+        if partition in self.logs:
+            self._quarantine_twins(partition, path)
+            return
+        try:
+            log = Log.open(
+                self._files, path, self._config_of(partition.topic), clean_shutdown=directory.is_clean,
+                recovery_point=checkpoints.recovery_points.get(partition, 0),
+                log_start_offset=checkpoints.log_start_offsets.get(partition, 0), now_ms=now_ms,
+                topic_partition=partition, open_files=self._open_files, randomness=self._randomness,
+                producer_expiration_ms=self._producer_expiration_ms,
+            )  # fmt: skip
+        except CorruptLog as error:
+            self.quarantined[partition] = Quarantine(path, str(error))
+            return
+        log.update_high_watermark(checkpoints.high_watermarks.get(partition, 0))
+        self.logs[partition] = log
+        if partition in checkpoints.cleaner_offsets:
+            self.compaction.clean_until[partition] = checkpoints.cleaner_offsets[partition]
+
+    def _quarantine_twins(self, partition: TopicPartition, path: str) -> None:
+        """Two directories claim the same partition: which one is right, only a person can tell."""
+        other = self.logs.pop(partition)
+        reason = (
+            f"{partition} is in {other.directory} and in {path}. Move the wrong one away and start again."
+        )
+        self.quarantined[partition] = Quarantine(path, reason)
+
+    # -- finding, creating, deleting ------------------------------------------------------------------
+
+    def get(self, partition: TopicPartition) -> Log | None:
+        return self.logs.get(partition)
+
+    def require(self, partition: TopicPartition) -> Log:
+        """The log, or the ApiError that says why there is none."""
+        log = self.logs.get(partition)
+        if log is not None:
+            return log
+        self._require_not_lost(partition)
+        raise ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"{partition} is not on this broker")
+
+    def is_lost(self, partition: TopicPartition) -> bool:
+        """Whether its files are here and cannot be used."""
+        return partition in self.quarantined or partition in self.offline
+
+    def _require_not_lost(self, partition: TopicPartition) -> None:
+        if partition in self.quarantined:
+            raise ApiError(ErrorCode.KAFKA_STORAGE_ERROR, self.quarantined[partition].reason)
+        if partition in self.offline:
+            raise ApiError(
+                ErrorCode.KAFKA_STORAGE_ERROR, f"{partition} is in {self.offline[partition]}: offline"
+            )
+
+    def create(
+        self, partition: TopicPartition, topic_id: bytes, now_ms: int, directory_id: bytes = ZERO_UUID
+    ) -> Log:
+        return self.create_all([WantedLog(partition, topic_id, directory_id)], now_ms)[0]
+
+    def create_all(self, wanted: Iterable[WantedLog], now_ms: int) -> list[Log]:
+        """The logs of these partitions, made where they are missing; one sync of each directory for all."""
+        logs: list[Log] = []
+        touched: set[str] = set()
+        counts = self._counts()
+        for partition, topic_id, directory_id in wanted:
+            log = self._existing(partition, topic_id)
+            if log is None:
+                directory = self._assigned(partition, directory_id) or self._emptiest(counts)
+                log = self._create_in(directory, partition, topic_id, now_ms)
+                counts[directory.path] = counts.get(directory.path, 0) + 1
+                touched.add(directory.path)
+            logs.append(log)
+        for path in touched:
+            with self._guard(path):
+                self._files.sync_directory(path)
+        return logs
+
+    def _existing(self, partition: TopicPartition, topic_id: bytes) -> Log | None:
+        self._require_not_lost(partition)
+        log = self.logs.get(partition)
+        if log is not None and log.topic_id != topic_id:
+            raise ApiError(
+                ErrorCode.INCONSISTENT_TOPIC_ID,
+                f"{partition} in {log.directory} belongs to another topic of that name; set it aside or delete it",
+            )
+        return log
+
+    def _assigned(self, partition: TopicPartition, directory_id: bytes) -> DataDirectory | None:
+        """The directory that the metadata names; one that is not online may hold the data, so make no new log."""
+        for directory in self.directories:
+            if directory.is_online and directory.directory_id == directory_id:
+                return directory
+        if directory_id.startswith(_RESERVED_ID) or all(
+            directory.is_online for directory in self.directories
+        ):
+            return None
+        raise ApiError(
+            ErrorCode.KAFKA_STORAGE_ERROR,
+            f"{partition} is assigned to the directory {uuid_text(directory_id)}, which is not online",
+        )
+
+    def directory_id_of(self, log: Log) -> bytes:
+        parent = parent_of(log.directory)
+        return next(each.directory_id for each in self.directories if each.path == parent)
+
+    def _counts(self) -> dict[str, int]:
+        """Partitions per usable directory; cordoned ones only when there are no others."""
+        online = [directory.path for directory in self.directories if directory.is_online]
+        counts = dict.fromkeys([path for path in online if path not in self.cordoned] or online, 0)
+        for log in self.logs.values():
+            path = parent_of(log.directory)
+            if path in counts:
+                counts[path] += 1
+        return counts
+
+    def _emptiest(self, counts: dict[str, int]) -> DataDirectory:
+        usable = [each for each in self.directories if each.is_online and each.path in counts]
+        if not usable:
+            raise ApiError(ErrorCode.KAFKA_STORAGE_ERROR, "no data directory is online")
+        return min(usable, key=lambda directory: counts[directory.path])
+
+    def _create_in(
+        self, directory: DataDirectory, partition: TopicPartition, topic_id: bytes, now_ms: int
+    ) -> Log:
+        with self._guard(directory.path):
+            log = Log.open(
+                self._files, f"{directory.path}/{partition}", self._config_of(partition.topic), clean_shutdown=True,
+                now_ms=now_ms, topic_partition=partition, topic_id=topic_id, open_files=self._open_files,
+                randomness=self._randomness, producer_expiration_ms=self._producer_expiration_ms,
+            )  # fmt: skip
+        self.logs[partition] = log
+        return log
+
+    def delete(self, partition: TopicPartition, now_ms: int) -> None:
+        """Rename its directory; the files go `file.delete.delay.ms` later. No error if it is not here."""
+        path = self._move_away(partition, "delete")
+        if path is not None:
+            self._doomed.append((now_ms + self._config_of(partition.topic).file_delete_delay_ms, path))
+
+    def set_aside(self, partition: TopicPartition) -> str | None:
+        """For a partition that the metadata does not know: keep its files under a `-stray` name."""
+        return self._move_away(partition, "stray")
+
+    def _move_away(self, partition: TopicPartition, mark: str) -> str | None:
+        """Rename the partition's directory; where to, or None if there is none."""
+        log, quarantine = self.logs.pop(partition, None), self.quarantined.pop(partition, None)
+        self.compaction.forget(partition)
+        self._seen_flushed_ms.pop(partition, None)
+        if log is None and quarantine is None:
+            self._require_not_lost(partition)
+            return None
+        old = log.directory if log is not None else quarantine.directory if quarantine is not None else ""
+        new = f"{parent_of(old)}/{marked_name(partition, self._randomness.uuid(), mark)}"
+        with self._guard(parent_of(old)):
+            if log is not None:
+                log.move_directory(new)
+                log.fail(FileNotFoundError(2, "the log was deleted", old))
+            else:
+                self._files.rename(old, new)
+        return new
+
+    def begin_removals(self, now_ms: int) -> Removal | None:
+        due = [path for due_ms, path in self._doomed if due_ms <= now_ms]
+        self._doomed = [entry for entry in self._doomed if entry[0] > now_ms]
+        return Removal(self._files, due) if due else None
+
+    def complete_removal(self, removal: Removal) -> None:
+        for path, error in removal.failures:
+            self.fail_directory(parent_of(path), error)
+
+    def reconfigure(self, topic: str) -> None:
+        """The configuration of this topic changed: all its logs get the new one."""
+        config = self._config_of(topic)
+        for partition, log in self.logs.items():
+            if partition.topic == topic:
+                log.config = config
+
+    # -- failing directories --------------------------------------------------------------------------
+
+    def fail_directory(self, path: str, error: OSError) -> None:
+        """Take a directory offline with all its partitions. The broker decides what follows if none is left."""
+        directory = next((each for each in self.directories if each.path == path), None)
+        if directory is None or not directory.is_online:
+            return
+        directory.failure = error
+        lost = [partition for partition, log in self.logs.items() if parent_of(log.directory) == path]
+        for partition in lost:
+            self.logs.pop(partition).fail(error)
+            self.compaction.forget(partition)
+            self.offline[partition] = path
+        self._doomed = [entry for entry in self._doomed if parent_of(entry[1]) != path]
+        if self._on_failure is not None:
+            self._on_failure(path, lost, error)
+
+    @contextmanager
+    def _guard(self, path: str) -> Iterator[None]:
+        """Around work on files of this data directory: if the disk refuses, the directory goes offline."""
+        try:
+            yield
+        except OSError as error:
+            self.fail_directory(path, error)
+            raise ApiError(ErrorCode.KAFKA_STORAGE_ERROR, f"{path} failed: {error}") from error
+
+    # -- retention and flushing -----------------------------------------------------------------------
+
+    def run_retention(self, now_ms: int) -> int:
+        """Drop old segments of all logs; how many."""
+        return sum(self.retention_pass(now_ms))
+
+    def retention_pass(self, now_ms: int) -> Iterator[int]:
+        """The same in steps of one log, between which the loop may serve others."""
+        for partition, log in list(self.logs.items()):
+            if self.logs.get(partition) is not log or self.compaction.is_cleaning(partition):
+                continue
+            try:
+                log.expire_producers(now_ms)
+                yield log.delete_old_segments(now_ms)
+            except OSError as error:
+                self.fail_directory(parent_of(log.directory), error)
+
+    def begin_flushes(self, now_ms: int) -> list[LogFlush]:
+        """Jobs for the logs whose `flush.ms` or `flush.messages` has passed, or that have sealed segments to sync."""
+        flushes = []
+        for partition, log in list(self.logs.items()):
+            if log.recovery_point >= log.log_end_offset:
+                self._seen_flushed_ms[partition] = now_ms
+            elif self._is_flush_due(partition, log, now_ms):
+                job = self._begin_flush(log)
+                if job is not None:
+                    flushes.append(LogFlush(log, job))
+        return flushes
+
+    def _is_flush_due(self, partition: TopicPartition, log: Log, now_ms: int) -> bool:
+        """Synced from time to time even without being asked: a crash must not mean checking whole logs."""
+        waited_ms = now_ms - self._seen_flushed_ms.setdefault(partition, now_ms)
+        return (
+            waited_ms >= log.config.flush_ms
+            or log.log_end_offset - log.recovery_point >= log.config.flush_messages
+            or log.recovery_point < log.segments[-1].base_offset
+        )
+
+    def _begin_flush(self, log: Log) -> FlushJob | None:
+        try:
+            return log.begin_flush()
+        except OSError as error:
+            self.fail_directory(parent_of(log.directory), error)
+        except ApiError:
+            pass
+        return None
+
+    def complete_flush(self, flush: LogFlush) -> None:
+        """Move the recovery point, or take the directory offline."""
+        if flush.job.error is not None:
+            self.fail_directory(parent_of(flush.log.directory), flush.job.error)
+        elif not flush.log.is_offline:
+            flush.log.complete_flush(flush.job)
+
+    # -- compaction -----------------------------------------------------------------------------------
+
+    def begin_cleaning(self, now_ms: int) -> Cleaning | None:
+        """The log most in need of compaction, if any is; to be run by `cleaner_process`."""
+        return self.compaction.begin(self.logs.values(), now_ms)
+
+    def complete_cleaning(self, cleaning: Cleaning, result: CleanerResult, now_ms: int) -> bool:
+        path = parent_of(cleaning.log.directory)
+        try:
+            return self.compaction.complete(cleaning, result, now_ms)
+        except OSError as error:
+            self.fail_directory(path, error)
+            return False
+
+    # -- writing down ---------------------------------------------------------------------------------
+
+    def begin_checkpoints(self) -> list[CheckpointJob]:
+        """Recovery points, log starts, high watermarks and cleaner positions of all directories online."""
+        parts: dict[str, list[Log]] = {
+            directory.path: [] for directory in self.directories if directory.is_online
+        }
+        for log in self.logs.values():
+            parts[parent_of(log.directory)].append(log)
+        return [
+            CheckpointJob(directory, self._checkpoints(parts[directory.path]))
+            for directory in self.directories
+            if directory.is_online
+        ]
+
+    def _checkpoints(self, logs: list[Log]) -> Checkpoints:
+        """A log start is written down only where the name of the first segment does not say it."""
+        return Checkpoints(
+            {log.topic_partition: log.recovery_point for log in logs},
+            {
+                log.topic_partition: log.log_start_offset
+                for log in logs
+                if log.log_start_offset > log.segments[0].base_offset
+            },
+            {log.topic_partition: log.high_watermark for log in logs},
+            only_of(self.compaction.clean_until, {log.topic_partition for log in logs}),
+        )
+
+    def complete_checkpoint(self, job: CheckpointJob) -> None:
+        if job.error is not None:
+            self.fail_directory(job.directory.path, job.error)
+
+    def describe(self) -> list[DirectoryDescription]:
+        """For DescribeLogDirs."""
+        parts: dict[str, list[PartitionDescription]] = {directory.path: [] for directory in self.directories}
+        for partition, log in self.logs.items():
+            lag = max(log.log_end_offset - log.high_watermark, 0)
+            parts[parent_of(log.directory)].append(PartitionDescription(partition, log.size, lag))
+        return [
+            DirectoryDescription(
+                directory.path,
+                directory.failure,
+                UNKNOWN_BYTES,
+                self._usable_bytes(directory),
+                parts[directory.path],
+            )
+            for directory in self.directories
+        ]
+
+    def _usable_bytes(self, directory: DataDirectory) -> int:
+        try:
+            return directory.free_bytes() if directory.is_online else UNKNOWN_BYTES
+        except OSError as error:
+            self.fail_directory(directory.path, error)
+            return UNKNOWN_BYTES
+
+    def close(self, broker_epoch: int) -> None:
+        """Close every log, write everything down, and mark the directories in which all of that worked."""
+        for log in list(self.logs.values()):
+            try:
+                log.close()
+            except (OSError, ApiError) as error:
+                failure = error if isinstance(error, OSError) else OSError(5, str(error))
+                self.fail_directory(parent_of(log.directory), failure)
+        for job in self.begin_checkpoints():
+            job.run()
+            self.complete_checkpoint(job)
+            if job.error is None:
+                with suppress(OSError):
+                    job.directory.mark_clean(broker_epoch)
+
+
+def parent_of(path: str) -> str:
+    return path.rpartition("/")[0]

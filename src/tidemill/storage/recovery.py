@@ -1,0 +1,318 @@
+"""Opening a log: after a clean shutdown by trust, after anything else by proof.
+
+*Clean*: sizes are looked at, the end offset is found behind the last index entry, the newest producer snapshot
+is taken over. Nothing is read that was not touched since.
+
+*Unclean* (`kill -9`, power loss): every batch of every segment that reaches the recovery point or lies after
+it is read and its checksum compared; their indexes are made anew. Damage is then one of two things:
+
+    torn tail     nothing valid follows, and all of it lies above the recovery point: what was being written
+                  when the lights went out. The log is cut to the last whole batch.
+    hole          valid batches follow, or the bytes had been synced. Cutting would throw away good, perhaps
+                  acknowledged data. Nothing is changed; `CorruptLog` says where the hole is and what to do, the
+                  partition stays offline, the broker starts without it.
+
+A hole can be cut on demand (`on_damage=CUT`), by an operator who has read what it loses or by replication when
+another replica has the data; the bytes cut off are kept beside the log, in files ending in `.damaged`.
+
+A clean shutdown whose end does not add up is treated as unclean.
+
+Example: segments 0 and 500, recovery point 520, file of the second ends in half a batch: segment 500 is checked,
+cut back to its last whole batch; segment 0 is not read.
+
+Limits: data below the recovery point is not checked here; readers check their batches' checksums.
+"""
+
+from __future__ import annotations
+
+import enum
+from itertools import pairwise
+from typing import NamedTuple
+
+from tidemill.model.errors import CorruptLog
+from tidemill.ports.files import Files
+from tidemill.storage.batch_scan import DamagedBatch, find_valid_batch, scan_checked
+from tidemill.storage.config import LogConfig
+from tidemill.storage.epoch_check import epochs_agree, epochs_of_batches
+from tidemill.storage.leader_epochs import CorruptEpochs, LeaderEpochs
+from tidemill.storage.open_files import OpenFiles
+from tidemill.storage.producer_replay import load_producers
+from tidemill.storage.producer_snapshots import ProducerSnapshots
+from tidemill.storage.producer_state import ProducerState
+from tidemill.storage.segment import LOG_SUFFIX, SUFFIXES, Segment
+from tidemill.storage.segment_swap import recover_swaps
+from tidemill.storage.segments import Segments
+from tidemill.storage.sparse_index import CorruptIndex
+from tidemill.wire.batch import BatchHeader
+
+DAMAGED_SUFFIX = ".damaged"
+TRUNCATION_MARK = "truncation-mark"
+NAME_DIGITS = 20
+MAX_OFFSET = (1 << 63) - 1
+
+
+class OnDamage(enum.Enum):
+    QUARANTINE = "quarantine"
+    CUT = "cut"
+
+
+class RecoveryReport(NamedTuple):
+    """What opening the log had to do."""
+
+    checked_bytes: int = 0
+    truncated_bytes: int = 0
+    rebuilt_indexes: int = 0
+    rebuilt_epochs: bool = False
+    kept_damaged_bytes: int = 0
+    missing_offsets: int = 0
+    """How far the log ends below the recovery point: data that had been synced is gone."""
+
+
+class RecoveredLog(NamedTuple):
+    segments: Segments
+    epochs: LeaderEpochs
+    snapshots: ProducerSnapshots
+    producers: ProducerState
+    log_start_offset: int
+    end_offset: int
+    recovery_point: int
+    report: RecoveryReport
+
+
+class LogOpener:
+    """Opens the log of one directory. One use."""
+
+    def __init__(
+        self, files: Files, open_files: OpenFiles, directory: str, config: LogConfig, recovery_point: int,
+        log_start_offset: int, now_ms: int, on_damage: OnDamage = OnDamage.QUARANTINE,
+    ) -> None:  # fmt: skip
+        self._files = files
+        self._open_files = open_files
+        self._directory = directory
+        self._config = config
+        self._recovery_point = recovery_point
+        self._log_start_offset = log_start_offset
+        self._now_ms = now_ms
+        self._on_damage = on_damage
+        self._report = RecoveryReport()
+        self._epochs = LeaderEpochs(files, directory)
+        self._snapshots = ProducerSnapshots(files, directory, ())
+
+    def open(self, *, clean_shutdown: bool) -> RecoveredLog:
+        names = self._files.list(self._directory)
+        if recover_swaps(self._files, self._directory, names):
+            names = self._files.list(self._directory)
+        self._recovery_point = min(self._recovery_point, self._truncation_mark(names))
+        self._snapshots = ProducerSnapshots(self._files, self._directory, names)
+        self._remove_strays(names)
+        try:
+            return self._open(names, self._recovery_point, clean_shutdown=clean_shutdown)
+        except DamagedBatch:
+            return self._open(names, 0, clean_shutdown=False)
+
+    def _open(self, names: list[str], proof_from: int, *, clean_shutdown: bool) -> RecoveredLog:
+        """Raises DamagedBatch if the walk over what is trusted fails: then everything needs proof."""
+        self._load_epochs()
+        segments = self._load_segments(names, proof_from)
+        if not len(segments):
+            return self._open_empty(self._log_start_offset)
+        self._log_start_offset = max(self._log_start_offset, segments.first.base_offset)
+        producers = None
+        if not (clean_shutdown and self._is_end_sound(segments)):
+            producers = self._recover(segments, proof_from)
+        end_offset = segments.active.next_offset
+        self._report = self._report._replace(missing_offsets=max(0, self._recovery_point - end_offset))
+        if end_offset < self._log_start_offset:
+            return self._start_over(segments)
+        self._settle_epochs(segments, end_offset, is_proven=producers is not None)
+        self._snapshots.remove_above(end_offset)
+        if producers is None:
+            producers = load_producers(segments, self._snapshots, self._log_start_offset, end_offset)
+        return self._result(segments, producers, end_offset)
+
+    def _result(self, segments: Segments, producers: ProducerState, end_offset: int) -> RecoveredLog:
+        assert segments.first.base_offset <= max(self._log_start_offset, end_offset)
+        return RecoveredLog(
+            segments, self._epochs, self._snapshots, producers, self._log_start_offset, end_offset,
+            min(self._recovery_point, end_offset), self._report,
+        )  # fmt: skip
+
+    def _open_empty(self, start: int) -> RecoveredLog:
+        segment = Segment.create(
+            self._files, self._open_files, self._directory, start, self._config, self._now_ms
+        )
+        self._epochs.truncate_from_end(start)
+        self._snapshots.remove_above(start)
+        found = self._snapshots.newest(start)
+        return self._result(Segments([segment]), ProducerState(found[1] if found else ()), start)
+
+    def _start_over(self, segments: Segments) -> RecoveredLog:
+        """All that is left lies below the log start: it was deleted, only its files were not."""
+        for segment in reversed(list(segments)):
+            segment.remove()
+        return self._open_empty(self._log_start_offset)
+
+    def _truncation_mark(self, names: list[str]) -> int:
+        """Where a truncation below the recovery point cut the log, if one did since the last clean close."""
+        if TRUNCATION_MARK not in names:
+            return MAX_OFFSET
+        text = self._files.read_all(f"{self._directory}/{TRUNCATION_MARK}")
+        return int(text) if text.isdigit() else 0
+
+    # -- loading --------------------------------------------------------------------------------------
+
+    def _remove_strays(self, names: list[str]) -> None:
+        """Half-written replacements, and index files whose log is gone."""
+        bases = {name[:NAME_DIGITS] for name in names if name.endswith(LOG_SUFFIX)}
+        for name in names:
+            prefix, dot, kind = name.partition(".")
+            is_stray_index = f"{dot}{kind}" in SUFFIXES and len(prefix) == NAME_DIGITS and prefix not in bases
+            if is_stray_index or name.endswith(".tmp"):
+                self._files.remove(f"{self._directory}/{name}")
+
+    def _load_segments(self, names: list[str], proof_from: int) -> Segments:
+        """All segments; those that will not be proven get their indexes."""
+        log_names = (name for name in names if name.endswith(LOG_SUFFIX) and len(name) == NAME_DIGITS + 4)
+        bases = sorted(int(name[:NAME_DIGITS]) for name in log_names)
+        loaded = []
+        for base, next_base in pairwise([*bases, MAX_OFFSET]):
+            segment = Segment.load(
+                self._files, self._open_files, self._directory, base, self._config, next_base
+            )
+            loaded.append(segment)
+            if next_base <= proof_from:
+                self._load_indexes(segment)
+        return Segments(loaded)
+
+    def _load_indexes(self, segment: Segment) -> None:
+        try:
+            segment.load_indexes()
+        except CorruptIndex:
+            segment.rebuild_indexes()
+            self._report = self._report._replace(rebuilt_indexes=self._report.rebuilt_indexes + 1)
+
+    def _is_end_sound(self, segments: Segments) -> bool:
+        """Find the end of the active segment behind its last index entry; False if that does not add up."""
+        active = segments.active
+        try:
+            if active.size:
+                active.load_indexes()
+            else:
+                active.begin_rebuild()
+            last = active.offset_index.last_entry()
+            if last is not None and not active.ends_soundly(*last):
+                return False
+            end = active.base_offset
+            for _, header in active.headers(last[1] if last is not None else 0):
+                end = header.last_offset + 1
+        except (CorruptIndex, DamagedBatch):
+            return False
+        active.next_offset = end
+        return True
+
+    # -- proof ----------------------------------------------------------------------------------------
+
+    def _recover(self, segments: Segments, proof_from: int) -> ProducerState:
+        """Check, and where needed cut, everything that reaches `proof_from`; returns the producers."""
+        suspects = segments.from_offset(proof_from)
+        next_offset = suspects[0].base_offset
+        state = load_producers(segments, self._snapshots, self._log_start_offset, next_offset)
+        for place, segment in enumerate(suspects):
+            try:
+                self._check_segment(segment, state, next_offset)
+            except DamagedBatch as error:
+                self._judge(segments, suspects[place:], error)
+                break
+            next_offset = segment.next_offset
+        return state
+
+    def _check_segment(self, segment: Segment, state: ProducerState, least_offset: int) -> None:
+        end = segment.size
+        file = segment.handle()
+        segment.begin_rebuild()
+        segment.transaction_index.reset()
+        try:
+            if segment.base_offset < least_offset:
+                raise DamagedBatch(0, f"the segment begins below {least_offset}")
+            for position, header, batch in scan_checked(file, 0, end, segment.base_offset):
+                segment.note_existing(position, header)
+                if header.leader_epoch > self._epochs.latest_epoch:
+                    self._epochs.assign(header.leader_epoch, header.base_offset)
+                aborted = state.settle(batch, header)
+                if aborted is not None:
+                    segment.transaction_index.append(aborted)
+        finally:
+            segment.seal()
+            self._report = self._report._replace(
+                checked_bytes=self._report.checked_bytes + segment.size,
+                rebuilt_indexes=self._report.rebuilt_indexes + 1,
+            )
+
+    def _judge(self, segments: Segments, damaged: list[Segment], error: DamagedBatch) -> None:
+        """Cut a torn tail; refuse to cut a hole unless told to."""
+        segment, later = damaged[0], damaged[1:]
+        survivor = self._survivor(segment, later)
+        is_hole = survivor is not None or segment.next_offset < self._recovery_point
+        if is_hole and self._on_damage is OnDamage.QUARANTINE:
+            raise self._corrupt(segment, error, survivor)
+        for other in reversed(later):
+            segments.discard(other)
+            self._drop(other, keep=is_hole)
+        self._cut(segment, keep=is_hole)
+
+    def _survivor(self, segment: Segment, later: list[Segment]) -> BatchHeader | None:
+        """The first valid batch after the damage, in this segment or a later one."""
+        for other, start in [(segment, segment.size), *((other, 0) for other in later)]:
+            file = other.handle()
+            found = find_valid_batch(file, start, file.size(), segment.next_offset)
+            if found is not None:
+                return found[1]
+        return None
+
+    def _corrupt(self, segment: Segment, error: DamagedBatch, survivor: BatchHeader | None) -> CorruptLog:
+        follows = f"; valid data follows at offset {survivor.base_offset}" if survivor is not None else ""
+        return CorruptLog(
+            f"{segment.path(LOG_SUFFIX)}: {error}; the log is whole below offset {segment.next_offset}{follows}. "
+            "Nothing was changed. Restore the file, or let a replica repair it, or cut the log there."
+        )
+
+    def _cut(self, segment: Segment, *, keep: bool) -> None:
+        file = segment.handle()
+        removed = file.size() - segment.size
+        if keep:
+            self._keep(f"{segment.path(LOG_SUFFIX)}{DAMAGED_SUFFIX}", file.read(segment.size, removed))
+        segment.cut_back(segment.size)
+        self._report = self._report._replace(truncated_bytes=self._report.truncated_bytes + removed)
+
+    def _drop(self, segment: Segment, *, keep: bool) -> None:
+        path = segment.path(LOG_SUFFIX)
+        removed = self._files.size(path)
+        if keep:
+            self._keep(f"{path}{DAMAGED_SUFFIX}", self._files.read_all(path))
+        segment.remove()
+        self._report = self._report._replace(truncated_bytes=self._report.truncated_bytes + removed)
+
+    def _keep(self, path: str, data: bytes) -> None:
+        self._files.write_atomic(path, data)
+        self._report = self._report._replace(kept_damaged_bytes=self._report.kept_damaged_bytes + len(data))
+
+    # -- leader epochs --------------------------------------------------------------------------------
+
+    def _load_epochs(self) -> None:
+        try:
+            self._epochs.load()
+        except CorruptEpochs:
+            self._epochs.clear()
+            self._report = self._report._replace(rebuilt_epochs=True)
+
+    def _settle_epochs(self, segments: Segments, end_offset: int, *, is_proven: bool) -> None:
+        """Make the epochs agree with the batches; after a clean shutdown only the last one is compared here."""
+        self._epochs.truncate_from_end(end_offset)
+        entries = self._epochs.entries if is_proven else self._epochs.entries[-1:]
+        is_wrong = self._report.rebuilt_epochs or not epochs_agree(
+            entries, segments, self._log_start_offset, end_offset
+        )
+        if is_wrong:
+            self._epochs.replace(epochs_of_batches(segments, self._log_start_offset))
+            self._report = self._report._replace(rebuilt_epochs=True)
+        self._epochs.truncate_from_start(self._log_start_offset)

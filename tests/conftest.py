@@ -1,0 +1,47 @@
+"""Fixtures of all tests that need a broker. `cluster` is the one source of addresses for tests with clients."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from cluster_under_test import PEER, Cluster, running_cluster
+
+from tidemill.testing import SubprocessBroker
+
+OwnBroker = Callable[..., SubprocessBroker]
+
+
+@pytest.fixture(scope="session")
+def cluster() -> Iterator[Cluster]:
+    """The cluster under test, chosen by TIDEMILL_TEST_PEER; shared, so tests keep to their own topics."""
+    with running_cluster() as running:
+        yield running
+
+
+@pytest.fixture
+def topic(cluster: Cluster) -> str:
+    """A fresh topic with one partition."""
+    return cluster.topic()
+
+
+@pytest.fixture
+def own_broker() -> Iterator[OwnBroker]:
+    """A function that starts a Tidemill broker for this test alone, to restart, to kill or to set up specially."""
+    with contextlib.ExitStack() as stack:
+
+        def start(**options: Any) -> SubprocessBroker:
+            return stack.enter_context(SubprocessBroker(**options))
+
+        yield start
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Against another peer only the tests on the shared cluster say anything."""
+    if PEER == "tidemill":
+        return
+    kept = [item for item in items if "cluster" in getattr(item, "fixturenames", ())]
+    config.hook.pytest_deselected(items=[item for item in items if item not in kept])
+    items[:] = kept

@@ -1,0 +1,214 @@
+"""Small requests that claim to be large: refused at once, before anything is allocated for them."""
+
+from __future__ import annotations
+
+import struct
+import time
+from collections.abc import Iterator
+
+import cramjam
+import crc32c
+import pytest
+from process_facts import MIB, peak_resident_bytes
+from raw import PRODUCE_WITH_NAMES, batch_of, produce, produce_request, topic_id
+from sample_requests import sample_frames
+
+from tidemill.model.errors import ErrorCode
+from tidemill.testing import SubprocessBroker, WireClient
+from tidemill.testing.wire_client import ConnectionLost, frame_of
+from tidemill.wire.batch import HEADER_SIZE, BatchHeader, encode_batch, read_header
+from tidemill.wire.messages.api_versions import ApiVersionsRequest
+
+MOST_SECONDS = 0.1
+MOST_GROWTH_BYTES = 8 * MIB
+TRIES = 3
+
+
+@pytest.fixture(scope="module")
+def broker() -> Iterator[SubprocessBroker]:
+    with SubprocessBroker() as running:
+        running.create_topic("target")
+        running.create_topic("zipped", compression_type="lz4")
+        running.create_topic("compacted", cleanup_policy="compact")
+        yield running
+
+
+def header(key: int, version: int, flexible: bool) -> bytes:
+    return struct.pack(">hhih", key, version, 1, -1) + (b"\x00" if flexible else b"")
+
+
+HUGE_COUNT = b"\x7f\xff\xff\xff"
+HUGE_VARINT = b"\xff\xff\xff\xff\x0f"
+MANY_TAGS = b"\xff\xff\xff\x7f"
+BOMBS = {
+    "size of 2 GiB": struct.pack(">i", 2**31 - 1) + header(3, 1, False),
+    "size just over the limit": struct.pack(">i", 104_857_601) + header(3, 1, False),
+    "negative size": struct.pack(">i", -2) + header(3, 1, False),
+    "empty frame": frame_of(b""),
+    "frame without a header": frame_of(b"\x00\x03"),
+    "client id beyond the frame": frame_of(struct.pack(">hhih", 3, 1, 1, 32_767)),
+    "metadata: array of 2^31 topics": frame_of(header(3, 1, False) + HUGE_COUNT),
+    "metadata: compact array of 2^32 topics": frame_of(header(3, 12, True) + HUGE_VARINT),
+    "metadata: string of 32 KiB in 20 bytes": frame_of(
+        header(3, 1, False) + struct.pack(">ih", 1, 32_767) + b"x"
+    ),
+    "metadata: negative count": frame_of(header(3, 4, False) + struct.pack(">i", -7)),
+    "metadata: endless varint": frame_of(header(3, 12, True) + b"\xff" * 40),
+    "header: millions of tagged fields": frame_of(header(3, 12, False) + MANY_TAGS + b"\x01\x00" * 50),
+    "header: tagged field of 256 MiB": frame_of(header(3, 12, False) + b"\x01\x05" + MANY_TAGS),
+    "fetch: array of 2^31 topics": frame_of(
+        header(1, 11, False) + struct.pack(">iiiibii", -1, 0, 0, 1, 0, 0, -1) + HUGE_COUNT
+    ),
+    "fetch: compact array of 2^32 topics": frame_of(
+        header(1, 15, True) + struct.pack(">iiibii", 0, 0, 1, 0, 0, -1) + HUGE_VARINT
+    ),
+    "produce: array of 2^31 topics": frame_of(
+        header(0, 7, False) + struct.pack(">hhi", -1, 1, 1) + HUGE_COUNT
+    ),
+    "produce: records of 2 GiB": frame_of(
+        header(0, 7, False)
+        + struct.pack(">hhiih", -1, 1, 1, 1, 6)
+        + b"target"
+        + struct.pack(">iii", 1, 0, 2**31 - 1)
+    ),
+    "produce: compact array of 2^32 topics": frame_of(
+        header(0, 9, True) + b"\x00" + struct.pack(">hi", 1, 1) + HUGE_VARINT
+    ),
+    "create topics: array of 2^31": frame_of(header(19, 4, False) + HUGE_COUNT),
+    "describe configs: array of 2^31 keys": frame_of(
+        header(32, 1, False) + struct.pack(">ibh", 1, 2, 1) + b"x" + HUGE_COUNT
+    ),
+    "list offsets: array of 2^31": frame_of(header(2, 1, False) + struct.pack(">i", -1) + HUGE_COUNT),
+    "unknown api": frame_of(header(30_000, 0, False)),
+    "unknown version": frame_of(header(3, 30_000, False)),
+}
+
+
+def seconds_until_refused(broker: SubprocessBroker, data: bytes) -> float:
+    with WireClient(broker.bootstrap, timeout_seconds=5) as connection:
+        began = time.monotonic()
+        connection.send_bytes(data)
+        with pytest.raises((ConnectionLost, ConnectionResetError)):
+            connection.receive_frame()
+        return time.monotonic() - began
+
+
+@pytest.mark.parametrize("name", BOMBS)
+def test_a_bomb_is_refused_at_once(broker: SubprocessBroker, name: str) -> None:
+    peak_before = peak_resident_bytes(broker.pid)
+    best = min(seconds_until_refused(broker, BOMBS[name]) for _ in range(TRIES))
+    assert best < MOST_SECONDS
+    assert peak_resident_bytes(broker.pid) - peak_before < MOST_GROWTH_BYTES
+    with WireClient(broker.bootstrap) as connection:
+        assert connection.call(ApiVersionsRequest(), 0).error_code == 0
+
+
+def test_a_count_that_just_fits_is_no_way_round(broker: SubprocessBroker) -> None:
+    """A megabyte of the smallest elements costs memory in proportion to what was sent, no more."""
+    count = 1_000_000
+    body = struct.pack(">i", count) + b"\x00\x01x" * count
+    with WireClient(broker.bootstrap, timeout_seconds=30) as connection:
+        peak_before = peak_resident_bytes(broker.pid)
+        connection.send_bytes(frame_of(header(3, 4, False) + body + b"\x00"))
+        try:
+            connection.receive_frame()
+        except ConnectionError:
+            pass
+    assert peak_resident_bytes(broker.pid) - peak_before < 600 * MIB
+    with WireClient(broker.bootstrap) as connection:
+        assert connection.call(ApiVersionsRequest(), 0).error_code == 0
+
+
+# -- decompression ------------------------------------------------------------------------------------
+
+BOMB_BYTES = 512 * MIB
+CODECS = {1: "gzip", 2: "snappy", 3: "lz4", 4: "zstd"}
+
+
+def compressed_zeros(codec: int) -> bytes:
+    """Half a gibibyte of zeros in as few bytes as the codec makes of it, in pieces that repeat."""
+    zeros = bytes(BOMB_BYTES // 8)
+    if codec == 1:
+        return bytes(cramjam.gzip.compress(bytes(BOMB_BYTES), level=9))
+    if codec == 2:
+        return bytes(cramjam.snappy.compress_raw(zeros))
+    if codec == 3:
+        return bytes(cramjam.lz4.compress(bytes(BOMB_BYTES)))
+    return bytes(cramjam.zstd.compress(bytes(BOMB_BYTES), level=3))
+
+
+def bomb_batch(codec: int) -> bytes:
+    plain = read_header(batch_of(b"x"))
+    bomb = BatchHeader(*plain)._replace(attributes=codec)
+    return bytes(encode_batch(bomb, compressed_zeros(codec)))
+
+
+@pytest.mark.parametrize("topic", ["zipped", "compacted"])
+@pytest.mark.parametrize("codec", CODECS, ids=CODECS.get)
+def test_a_decompression_bomb_is_refused(broker: SubprocessBroker, topic: str, codec: int) -> None:
+    """A topic that recompresses, and one whose keys are checked, must look inside: with a cap, off the loop."""
+    batch = bomb_batch(codec)
+    if len(batch) > 1_000_000:
+        batch = shrunk(batch)
+    peak_before = peak_resident_bytes(broker.pid)
+    with WireClient(broker.bootstrap) as bomber, WireClient(broker.bootstrap) as bystander:
+        bomber.send(produce_request(topic, batch), PRODUCE_WITH_NAMES)
+        began = time.monotonic()
+        assert bystander.call(ApiVersionsRequest(), 0).error_code == 0
+        assert time.monotonic() - began < 0.5, "others had to wait"
+        part = bomber.receive().responses[0].partition_responses[0]
+    assert part.error_code in (
+        ErrorCode.INVALID_RECORD,
+        ErrorCode.CORRUPT_MESSAGE,
+        ErrorCode.MESSAGE_TOO_LARGE,
+        ErrorCode.RECORD_LIST_TOO_LARGE,
+    )
+    assert peak_resident_bytes(broker.pid) - peak_before < 160 * MIB
+    with WireClient(broker.bootstrap) as connection:
+        keyless_is_fine = produce(connection, "target", batch_of(b"good"))
+        assert keyless_is_fine.error_code == 0
+
+
+def shrunk(batch: bytes) -> bytes:
+    """A batch cut to what the topic accepts, with the right length and checksum: its records end early."""
+    data = bytearray(batch[:1_000_000])
+    struct.pack_into(">i", data, 8, len(data) - 12)
+    struct.pack_into(">I", data, 17, crc32c.crc32c(bytes(data[21:])))
+    return bytes(data)
+
+
+def test_record_bombs_inside_a_batch(broker: SubprocessBroker) -> None:
+    """Lengths and counts inside the records are checked where they are looked at (a compacted topic)."""
+    plain = read_header(batch_of(b"x"))
+    huge = b"\xfe\xff\xff\xff\x0f"  # the varint of 2^31 - 1
+    inside = [
+        huge + b"\x00\x00\x00",
+        b"\x10\x00\x00\x00" + huge,
+        b"\x10\x00\x00\x00\x02k" + huge,
+        b"\x14\x00\x00\x00\x02k\x02v" + huge,
+        b"\xff" * 30,
+    ]
+    peak_before = peak_resident_bytes(broker.pid)
+    with WireClient(broker.bootstrap) as connection:
+        for payload in inside:
+            batch = bytes(encode_batch(plain, payload))
+            assert len(batch) == HEADER_SIZE + len(payload)
+            error = produce(connection, "compacted", batch).error_code
+            assert error in (ErrorCode.INVALID_RECORD, ErrorCode.CORRUPT_MESSAGE)
+    assert peak_resident_bytes(broker.pid) - peak_before < MOST_GROWTH_BYTES
+
+
+def test_truncated_at_every_byte(broker: SubprocessBroker) -> None:
+    """Every sample, cut after every byte and with its size put right, is answered or refused; never a hang."""
+    with WireClient(broker.bootstrap) as connection:
+        frames = sample_frames("target", topic_id(connection, "target"))
+    chosen = frames[:: max(1, len(frames) // 12)]
+    for frame in chosen:
+        for end in range(0, len(frame), 3):
+            with WireClient(broker.bootstrap, timeout_seconds=5) as connection:
+                connection.send_bytes(frame_of(frame[:end]))
+                with pytest.raises((ConnectionLost, ConnectionResetError)):
+                    connection.receive_frame()
+                    connection.send_bytes(frame_of(b""))
+                    connection.receive_frame()
+    assert "Traceback" not in broker.log_text()

@@ -1,0 +1,106 @@
+"""The files of a partition as a fault test sees them: segments, positions of batches, and ways to damage them."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from pathlib import Path
+
+from raw import fetch
+
+from tidemill.testing import WireClient
+from tidemill.wire.batch import BatchHeader, checksum, iterate_headers, iterate_records
+
+HEADER_SIZE = 61
+
+
+def segments(data_dir: str, topic: str, partition: int = 0, suffix: str = ".log") -> list[Path]:
+    """The files of one kind, oldest first."""
+    return sorted(Path(data_dir, f"{topic}-{partition}").glob(f"*{suffix}"))
+
+
+def batches(path: Path) -> list[tuple[int, BatchHeader]]:
+    """(position, header) of the whole batches of a segment."""
+    return list(iterate_headers(path.read_bytes()))
+
+
+def position_after(path: Path, next_offset: int) -> int:
+    """Where in this segment the first batch at or after `next_offset` begins."""
+    position = 0
+    for position, header in batches(path):
+        if header.base_offset >= next_offset:
+            return position
+        position += header.size
+    return position
+
+
+def flip_bit(path: Path, position: int, bit: int = 3) -> None:
+    data = bytearray(path.read_bytes())
+    data[position] ^= 1 << bit
+    path.write_bytes(data)
+
+
+# -- what a power failure may do to bytes that were not synced -----------------------------------------
+
+Tear = Callable[[random.Random, bytes], bytes]
+
+
+def drop_some(chance: random.Random, tail: bytes) -> bytes:
+    return tail[: chance.randint(0, len(tail))]
+
+
+def scramble(chance: random.Random, tail: bytes) -> bytes:
+    damaged = bytearray(tail)
+    for _ in range(chance.randint(1, 8)):
+        if damaged:
+            damaged[chance.randrange(len(damaged))] = chance.randrange(256)
+    return bytes(damaged)
+
+
+def zero_from_somewhere(chance: random.Random, tail: bytes) -> bytes:
+    keep = chance.randint(0, len(tail))
+    return tail[:keep] + bytes(len(tail) - keep)
+
+
+def garbage_behind(chance: random.Random, tail: bytes) -> bytes:
+    return drop_some(chance, tail) + chance.randbytes(chance.randint(1, 3_000))
+
+
+def zeros_behind(chance: random.Random, tail: bytes) -> bytes:
+    return tail + bytes(chance.randint(1, 5_000))
+
+
+TEARS: tuple[Tear, ...] = (drop_some, scramble, zero_from_somewhere, garbage_behind, zeros_behind)
+
+
+def tear_tail(chance: random.Random, path: Path, boundary: int) -> str:
+    """Damage what lies behind `boundary`; the name of what was done."""
+    data = path.read_bytes()
+    tear = chance.choice(TEARS)
+    path.write_bytes(data[:boundary] + tear(chance, data[boundary:]))
+    return tear.__name__
+
+
+# -- reading back ---------------------------------------------------------------------------------------
+
+
+def read_values(bootstrap: str, topic: str, offset: int = 0, partition: int = 0) -> list[bytes]:
+    """All values from this offset, with every checksum compared and every offset in its place."""
+    values: list[bytes] = []
+    with WireClient(bootstrap) as connection:
+        while True:
+            part = fetch(connection, topic, offset, partition=partition, max_wait_ms=0)
+            assert part.error_code == 0, f"error {part.error_code} at offset {offset}"
+            data = part.records or b""
+            for position, header in iterate_headers(data):
+                assert header.crc == checksum(data, position, header.size), (
+                    f"damaged batch served at {offset}"
+                )
+                payload = data[position + HEADER_SIZE : position + header.size]
+                for record in iterate_records(header, payload):
+                    if record.offset >= offset:
+                        assert record.offset == offset, f"offset {record.offset} where {offset} was due"
+                        values.append(record.value or b"")
+                        offset += 1
+            if offset >= part.high_watermark:
+                return values

@@ -1,0 +1,215 @@
+"""One connection over a socket pair: framing, order, zero copy, back-pressure, hostile sizes."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import struct
+from collections.abc import Awaitable, Callable, Coroutine
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tidemill.ports.disk import Disk
+from tidemill.server.connection import MAX_OPEN_SLOTS, Connection, Slot
+from tidemill.wire.frames import FileSlice
+
+MAX_FRAME = 8 * 1024 * 1024
+
+
+class Peer:
+    """A connection whose requests land in a list, and the client's end of its socket."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        server, self.client = socket.socketpair()
+        server.setblocking(False)
+        self.client.setblocking(False)
+        self.loop = loop
+        self.requests: list[tuple[bytes, Slot]] = []
+        self.malformed: list[str] = []
+        self.closed = False
+        self.coroutine: Callable[[bytes, Slot], Coroutine[Any, Any, None]] | None = None
+        self.connection = Connection(loop, server, self._handle, MAX_FRAME, self._closed, self._malformed)
+        self.connection.start()
+
+    def _handle(self, connection: Connection, frame: memoryview, slot: Slot) -> Coroutine[Any, Any, None] | None:
+        body = bytes(frame)
+        self.requests.append((body, slot))
+        return self.coroutine(body, slot) if self.coroutine else None
+
+    def _closed(self, connection: Connection) -> None:
+        self.closed = True
+
+    def _malformed(self, connection: Connection, reason: str) -> None:
+        self.malformed.append(reason)
+
+    async def send(self, data: bytes) -> None:
+        await self.loop.sock_sendall(self.client, data)
+
+    async def receive(self, size: int) -> bytes:
+        received = b""
+        while len(received) < size:
+            chunk = await asyncio.wait_for(self.loop.sock_recv(self.client, size - len(received)), 5)
+            if not chunk:
+                break
+            received += chunk
+        return received
+
+    async def until(self, condition: Callable[[], bool]) -> None:
+        async with asyncio.timeout(5):
+            while not condition():
+                await asyncio.sleep(0.001)
+
+
+def frame(body: bytes) -> bytes:
+    return struct.pack(">i", len(body)) + body
+
+
+def run(scenario: Callable[[Peer], Awaitable[None]]) -> None:
+    async def inside() -> None:
+        peer = Peer(asyncio.get_running_loop())
+        try:
+            await scenario(peer)
+        finally:
+            peer.connection.close()
+            peer.client.close()
+
+    asyncio.run(inside())
+
+
+def test_answers_leave_in_the_order_of_the_requests() -> None:
+    async def scenario(peer: Peer) -> None:
+        await peer.send(frame(b"one") + frame(b"two") + frame(b"three"))
+        await peer.until(lambda: len(peer.requests) == 3)
+        slots = {body: slot for body, slot in peer.requests}
+        slots[b"three"].respond([b"3"])
+        slots[b"two"].respond([])
+        slots[b"one"].respond([b"1"])
+        assert await peer.receive(2) == b"13"
+
+    run(scenario)
+
+
+def test_a_frame_may_arrive_byte_by_byte() -> None:
+    async def scenario(peer: Peer) -> None:
+        for byte in frame(b"slow"):
+            await peer.send(bytes([byte]))
+            await asyncio.sleep(0)
+        await peer.until(lambda: len(peer.requests) == 1)
+        assert peer.requests[0][0] == b"slow"
+
+    run(scenario)
+
+
+@pytest.mark.parametrize("size", [65531, 65532, 65533, 200_000, 5_000_000])
+def test_large_frames_between_small_ones(size: int) -> None:
+    async def scenario(peer: Peer) -> None:
+        large = bytes(range(256)) * (size // 256) + b"x" * (size % 256)
+        await peer.send(frame(b"a") + frame(large) + frame(b"b") + frame(large))
+        await peer.until(lambda: len(peer.requests) == 4)
+        assert [body for body, _ in peer.requests] == [b"a", large, b"b", large]
+
+    run(scenario)
+
+
+def test_slices_of_files_stand_between_bytes(tmp_path: Path) -> None:
+    path = tmp_path / "segment.log"
+    path.write_bytes(b"0123456789" * 100_000)
+
+    async def scenario(peer: Peer) -> None:
+        await peer.send(frame(b"fetch"))
+        await peer.until(lambda: len(peer.requests) == 1)
+        file = Disk().open(str(path))
+        peer.requests[0][1].respond([b"<", FileSlice(file, 5, 900_000), b"|", FileSlice(file, 0, 3), b">"])
+        received = await peer.receive(900_006)
+        assert received == b"<" + path.read_bytes()[5:900_005] + b"|012>"
+
+    run(scenario)
+
+
+def test_a_file_that_shrank_closes_the_connection_instead_of_hanging(tmp_path: Path) -> None:
+    path = tmp_path / "segment.log"
+    path.write_bytes(b"short")
+
+    async def scenario(peer: Peer) -> None:
+        await peer.send(frame(b"fetch"))
+        await peer.until(lambda: len(peer.requests) == 1)
+        peer.requests[0][1].respond([b"<", FileSlice(Disk().open(str(path)), 0, 100)])
+        await peer.until(lambda: peer.closed)
+
+    run(scenario)
+
+
+@pytest.mark.parametrize("size", [-1, MAX_FRAME + 1, 0x7FFFFFFF, -0x80000000])
+def test_an_impossible_size_closes_the_connection(size: int) -> None:
+    async def scenario(peer: Peer) -> None:
+        await peer.send(struct.pack(">i", size))
+        await peer.until(lambda: peer.closed)
+        assert peer.malformed and not peer.requests
+
+    run(scenario)
+
+
+def test_a_lying_size_costs_no_memory() -> None:
+    async def scenario(peer: Peer) -> None:
+        await peer.send(struct.pack(">i", MAX_FRAME) + b"only this")
+        await asyncio.sleep(0.05)
+        assert len(peer.connection._buffer) <= 256 * 1024
+
+    run(scenario)
+
+
+def test_a_coroutine_holds_back_the_requests_behind_it() -> None:
+    async def scenario(peer: Peer) -> None:
+        release = asyncio.Event()
+
+        async def wait(body: bytes, slot: Slot) -> None:
+            await release.wait()
+            slot.respond([body])
+
+        peer.coroutine = wait
+        await peer.send(frame(b"first") + frame(b"second"))
+        await asyncio.sleep(0.05)
+        assert [body for body, _ in peer.requests] == [b"first"]
+        release.set()
+        assert await peer.receive(11) == b"firstsecond"
+
+    run(scenario)
+
+
+def test_who_does_not_read_is_not_read() -> None:
+    async def scenario(peer: Peer) -> None:
+        await peer.send(frame(b"x") * (3 * MAX_OPEN_SLOTS))
+        await asyncio.sleep(0.05)
+        assert len(peer.requests) == MAX_OPEN_SLOTS
+        answered = 0
+        while answered < 3 * MAX_OPEN_SLOTS:
+            await peer.until(lambda: len(peer.requests) > answered)
+            peer.requests[answered][1].respond([b"y"])
+            answered += 1
+        assert await peer.receive(answered) == b"y" * answered
+
+    run(scenario)
+
+
+def test_a_client_that_dies_mid_frame_costs_nothing() -> None:
+    async def scenario(peer: Peer) -> None:
+        await peer.send(struct.pack(">i", 1000) + b"half")
+        await asyncio.sleep(0.01)
+        peer.client.close()
+        await peer.until(lambda: peer.closed)
+        assert not peer.requests
+
+    run(scenario)
+
+
+def test_answers_after_the_end_go_nowhere() -> None:
+    async def scenario(peer: Peer) -> None:
+        await peer.send(frame(b"late"))
+        await peer.until(lambda: len(peer.requests) == 1)
+        peer.client.close()
+        await peer.until(lambda: peer.closed)
+        peer.requests[0][1].respond([b"nobody"])
+
+    run(scenario)
