@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import struct
 import time
 from collections.abc import Iterator
@@ -28,7 +29,8 @@ TRIES = 3
 def broker() -> Iterator[SubprocessBroker]:
     with SubprocessBroker() as running:
         running.create_topic("target")
-        running.create_topic("zipped", compression_type="lz4")
+        running.create_topic("zipped", compression_type="zstd")
+        running.create_topic("gzipped", compression_type="gzip")
         running.create_topic("compacted", cleanup_policy="compact")
         yield running
 
@@ -103,20 +105,20 @@ def test_a_bomb_is_refused_at_once(broker: SubprocessBroker, name: str) -> None:
         assert connection.call(ApiVersionsRequest(), 0).error_code == 0
 
 
-def test_a_count_that_just_fits_is_no_way_round(broker: SubprocessBroker) -> None:
-    """A megabyte of the smallest elements costs memory in proportion to what was sent, no more."""
+def test_a_million_tiny_elements(broker: SubprocessBroker) -> None:
+    """Three bytes each on the wire, a hundred each in memory: refused, or at least affordable for everyone."""
     count = 1_000_000
-    body = struct.pack(">i", count) + b"\x00\x01x" * count
-    with WireClient(broker.bootstrap, timeout_seconds=30) as connection:
-        peak_before = peak_resident_bytes(broker.pid)
-        connection.send_bytes(frame_of(header(3, 4, False) + body + b"\x00"))
-        try:
-            connection.receive_frame()
-        except ConnectionError:
-            pass
-    assert peak_resident_bytes(broker.pid) - peak_before < 600 * MIB
-    with WireClient(broker.bootstrap) as connection:
-        assert connection.call(ApiVersionsRequest(), 0).error_code == 0
+    body = struct.pack(">i", count) + b"\x00\x01x" * count + b"\x00"
+    peak_before = peak_resident_bytes(broker.pid)
+    with WireClient(broker.bootstrap) as bomber, WireClient(broker.bootstrap) as bystander:
+        bomber.send_bytes(frame_of(header(3, 4, False) + body))
+        time.sleep(0.02)
+        began = time.monotonic()
+        assert bystander.call(ApiVersionsRequest(), 0).error_code == 0
+        assert time.monotonic() - began < 1, "others had to wait"
+        with contextlib.suppress(ConnectionError):
+            bomber.receive_frame()
+    assert peak_resident_bytes(broker.pid) - peak_before < 64 * MIB
 
 
 # -- decompression ------------------------------------------------------------------------------------
@@ -147,6 +149,8 @@ def bomb_batch(codec: int) -> bytes:
 @pytest.mark.parametrize("codec", CODECS, ids=CODECS.get)
 def test_a_decompression_bomb_is_refused(broker: SubprocessBroker, topic: str, codec: int) -> None:
     """A topic that recompresses, and one whose keys are checked, must look inside: with a cap, off the loop."""
+    if CODECS[codec] == "zstd" and topic == "zipped":
+        topic = "gzipped"
     batch = bomb_batch(codec)
     if len(batch) > 1_000_000:
         batch = shrunk(batch)

@@ -26,6 +26,14 @@ MAX_DECOMPRESSED_RATIO = 1024
 MAX_DECOMPRESSED_BYTES = 256 * 1024 * 1024
 
 
+class BadRecords(ApiError):
+    """A batch is refused because of these of its records."""
+
+    def __init__(self, message: str, places: tuple[int, ...]) -> None:
+        super().__init__(ErrorCode.INVALID_RECORD, message)
+        self.places = places
+
+
 def check_batch(records: memoryview | None, version: int, config: LogConfig, now_ms: int) -> BatchHeader:
     """The header of the one valid batch in `records`; ApiError otherwise."""
     if records is None or len(records) < HEADER_SIZE:
@@ -119,8 +127,6 @@ def _decompressed(records: memoryview, header: BatchHeader) -> bytes:
 
 
 def _check_keys(header: BatchHeader, payload: bytes) -> None:
-    for record in iterate_records(header, payload):
-        if record.key is None:
-            raise ApiError(
-                ErrorCode.INVALID_RECORD, "a compacted topic takes no message without a key (cleanup.policy)"
-            )
+    keyless = [place for place, record in enumerate(iterate_records(header, payload)) if record.key is None]
+    if keyless:
+        raise BadRecords("a compacted topic takes no message without a key (cleanup.policy)", tuple(keyless))

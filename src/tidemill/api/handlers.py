@@ -1,31 +1,85 @@
-"""All families of handlers, made once for one broker."""
+"""All families of handlers of one broker; each is loaded when a client first needs it.
+
+A broker that only moves messages never loads the modules of administration, and is up sooner.
+"""
 
 from __future__ import annotations
 
-from tidemill.api.configs import ConfigApi
-from tidemill.api.coordinators import CoordinatorApi
+from functools import cached_property
+from typing import TYPE_CHECKING
+
 from tidemill.api.fetch import FetchApi
-from tidemill.api.logs import LogApi
-from tidemill.api.metadata import MetadataApi
-from tidemill.api.offsets import OffsetApi
 from tidemill.api.produce import ProduceApi
-from tidemill.api.producers import ProducerApi
 from tidemill.api.services import Services
-from tidemill.api.telemetry import TelemetryApi
-from tidemill.api.topics import TopicApi
-from tidemill.api.versions import VersionApi
+
+if TYPE_CHECKING:
+    from tidemill.api.configs import ConfigApi
+    from tidemill.api.coordinators import CoordinatorApi
+    from tidemill.api.logs import LogApi
+    from tidemill.api.metadata import MetadataApi
+    from tidemill.api.offsets import OffsetApi
+    from tidemill.api.producers import ProducerApi
+    from tidemill.api.telemetry import TelemetryApi
+    from tidemill.api.topics import TopicApi
+    from tidemill.api.versions import VersionApi
 
 
 class Handlers:
     def __init__(self, services: Services) -> None:
+        self._services = services
         self.produce = ProduceApi(services)
         self.fetch = FetchApi(services)
-        self.offsets = OffsetApi(services)
-        self.topics = TopicApi(services)
-        self.metadata = MetadataApi(services, self.topics)
-        self.configs = ConfigApi(services)
-        self.logs = LogApi(services)
-        self.producers = ProducerApi(services)
-        self.coordinators = CoordinatorApi(services)
-        self.telemetry = TelemetryApi(services)
-        self.versions = VersionApi(services)
+
+    @cached_property
+    def versions(self) -> VersionApi:
+        from tidemill.api.versions import VersionApi
+
+        return VersionApi(self._services)
+
+    @cached_property
+    def metadata(self) -> MetadataApi:
+        from tidemill.api.metadata import MetadataApi
+
+        return MetadataApi(self._services, self.topics)
+
+    @cached_property
+    def topics(self) -> TopicApi:
+        from tidemill.api.topics import TopicApi
+
+        return TopicApi(self._services)
+
+    @cached_property
+    def offsets(self) -> OffsetApi:
+        from tidemill.api.offsets import OffsetApi
+
+        return OffsetApi(self._services)
+
+    @cached_property
+    def configs(self) -> ConfigApi:
+        from tidemill.api.configs import ConfigApi
+
+        return ConfigApi(self._services)
+
+    @cached_property
+    def logs(self) -> LogApi:
+        from tidemill.api.logs import LogApi
+
+        return LogApi(self._services)
+
+    @cached_property
+    def producers(self) -> ProducerApi:
+        from tidemill.api.producers import ProducerApi
+
+        return ProducerApi(self._services)
+
+    @cached_property
+    def coordinators(self) -> CoordinatorApi:
+        from tidemill.api.coordinators import CoordinatorApi
+
+        return CoordinatorApi(self._services)
+
+    @cached_property
+    def telemetry(self) -> TelemetryApi:
+        from tidemill.api.telemetry import TelemetryApi
+
+        return TelemetryApi(self._services)

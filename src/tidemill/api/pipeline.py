@@ -17,7 +17,7 @@ from typing import Any
 
 from tidemill.api.context import ANONYMOUS, RequestContext, ResponseSlot
 from tidemill.api.handlers import Handlers
-from tidemill.api.table import API_BY_KEY, API_VERSIONS, APIS, FETCH, PRODUCE, Api
+from tidemill.api.table import API_BY_KEY, API_VERSIONS, FETCH, PRODUCE, Api
 from tidemill.model.errors import ApiError, ErrorCode, MalformedMessage
 from tidemill.wire.frames import frame_response, read_fixed_header, read_request_header
 from tidemill.wire.schema import Message, decode, encode
@@ -35,7 +35,7 @@ class Pipeline:
     def __init__(self, handlers: Handlers) -> None:
         self._handlers = handlers
         self._by_hand = {PRODUCE: handlers.produce.handle, FETCH: handlers.fetch.handle}
-        self._by_schema = {api.key: _resolve(handlers, api) for api in APIS if api.messages}
+        self._by_schema: dict[int, Handler] = {}
         self.request_counts: collections.Counter[int] = collections.Counter()
 
     def handle(
@@ -62,7 +62,7 @@ class Pipeline:
 
     async def _answer(self, api: Api, context: RequestContext, request: Message, slot: ResponseSlot) -> None:
         try:
-            response = await self._by_schema[api.key](context, request)
+            response = await self._handler(api)(context, request)
         except ApiError as error:
             response = self._failure(api, error.code, error.message)
         except MalformedMessage:
@@ -73,6 +73,13 @@ class Pipeline:
         body = encode(response, context.version)
         flexible_header = context.version >= api.flexible_since and api.key != API_VERSIONS
         slot.respond(frame_response(context.correlation_id, flexible_header, [body]))
+
+    def _handler(self, api: Api) -> Handler:
+        handler = self._by_schema.get(api.key)
+        if handler is None:
+            family, method = api.handler.split(".")
+            handler = self._by_schema[api.key] = getattr(getattr(self._handlers, family), method)
+        return handler
 
     def _failure(self, api: Api, code: ErrorCode, message: str) -> Message:
         """A response that is nothing but an error; an API without a place for one closes the connection."""
@@ -91,9 +98,3 @@ class Pipeline:
             )
         response = self._handlers.versions.unsupported_version()
         slot.respond(frame_response(correlation_id, False, [encode(response, ASSUMED_VERSION)]))
-
-
-def _resolve(handlers: Handlers, api: Api) -> Handler:
-    family, method = api.handler.split(".")
-    handler: Handler = getattr(getattr(handlers, family), method)
-    return handler

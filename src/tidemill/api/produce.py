@@ -14,7 +14,7 @@ import logging
 from collections.abc import Callable, Coroutine
 from typing import Any
 
-from tidemill.api.batch_check import check_batch, needs_rewrite, rewrite_batch
+from tidemill.api.batch_check import BadRecords, check_batch, needs_rewrite, rewrite_batch
 from tidemill.api.context import RequestContext, ResponseSlot
 from tidemill.api.services import Services
 from tidemill.model.errors import ApiError, ErrorCode
@@ -90,7 +90,7 @@ class ProduceApi:
             assert entry.records is not None
             return self._write(request, partition, entry.records, header, now_ms, waiting)
         except ApiError as error:
-            return ProduceResult(entry.partition, error.code, message=error.message or None)
+            return _refused(entry, error)
 
     def _write(
         self,
@@ -227,4 +227,9 @@ class ProduceApi:
                 header = check_batch(records, context.version, config, now_ms)
             return self._write(request, partition, records, header, now_ms, waiting)
         except ApiError as error:
-            return ProduceResult(entry.partition, error.code, message=error.message or None)
+            return _refused(entry, error)
+
+
+def _refused(entry: ProducePartition, error: ApiError) -> ProduceResult:
+    bad_records = error.places if isinstance(error, BadRecords) else ()
+    return ProduceResult(entry.partition, error.code, message=error.message or None, bad_records=bad_records)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from tidemill.api.context import RequestContext
 from tidemill.api.services import Services
 from tidemill.api.table import APIS, PRODUCE
@@ -15,6 +17,9 @@ from tidemill.wire.messages.api_versions import (
     SupportedFeatureKey,
 )
 
+SOFTWARE_SINCE = 3
+_SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9.-]*[a-zA-Z0-9])?")
+
 PRODUCE_ADVERTISED_MIN_VERSION = 0
 """Older librdkafka takes a broker without Produce v0 for one without zstd or lz4, so Kafka says 0 too."""
 
@@ -24,6 +29,8 @@ class VersionApi:
         self._services = services
 
     async def api_versions(self, context: RequestContext, request: ApiVersionsRequest) -> ApiVersionsResponse:
+        if context.version >= SOFTWARE_SINCE and not _is_well_named(request):
+            return ApiVersionsResponse(error_code=ErrorCode.INVALID_REQUEST)
         image = self._services.metadata.image
         finalised = [
             FinalizedFeatureKey(name=name, max_version_level=level, min_version_level=level)
@@ -43,6 +50,12 @@ class VersionApi:
     def unsupported_version(self) -> ApiVersionsResponse:
         """The answer to a version from the future: the code, and what to ask instead."""
         return ApiVersionsResponse(error_code=ErrorCode.UNSUPPORTED_VERSION, api_keys=_api_keys())
+
+
+def _is_well_named(request: ApiVersionsRequest) -> bool:
+    """Names and versions of client software go into metrics, so they must be plain."""
+    names = (request.client_software_name, request.client_software_version)
+    return all(_SOFTWARE.fullmatch(name) for name in names)
 
 
 def _api_keys() -> list[ApiVersion]:

@@ -91,9 +91,14 @@ class Changes:
     features: set[str] = dataclasses.field(default_factory=set)
 
     def merge(self, later: Changes) -> None:
+        """Add what changed afterwards; a topic that came and went in between was never there."""
+        for name, topic_id in later.topics_deleted.items():
+            if name in self.topics_created:
+                self.topics_created.discard(name)
+            else:
+                self.topics_deleted[name] = topic_id
         self.partitions |= later.partitions
         self.topics_created |= later.topics_created
-        self.topics_deleted = later.topics_deleted | self.topics_deleted
         self.configs |= later.configs
         self.brokers |= later.brokers
         self.features |= later.features

@@ -47,6 +47,7 @@ from tidemill.model.ids import CLUSTER_METADATA_TOPIC, TopicPartition
 from tidemill.ports.files import Files
 from tidemill.storage.config import UNLIMITED, LogConfig
 from tidemill.storage.log import FlushJob, Log
+from tidemill.storage.partition_metadata import read_topic_id, write_topic_id
 from tidemill.wire.batch import BatchHeader, checksum, iterate_headers, read_header
 from tidemill.wire.schema import Message
 
@@ -162,6 +163,7 @@ class MetadataStore:
         )
         is_new = not files.exists(directory)
         files.make_directory(directory)
+        _identify(files, directory)
         snapshot = _newest_snapshot(files, directory)
         log = Log.open(
             files,
@@ -286,8 +288,19 @@ class MetadataStore:
         for id in ids[:-KEPT_SNAPSHOTS]:
             self._files.remove(f"{self._directory}/{id.file_name}")
         self._log.roll(now_ms)
-        self._log.increase_log_start_offset(ids[-KEPT_SNAPSHOTS:][0].end_offset)
+        if len(ids) >= KEPT_SNAPSHOTS:
+            self._log.increase_log_start_offset(ids[-KEPT_SNAPSHOTS].end_offset)
         self._log.delete_old_segments(now_ms)
+
+
+def _identify(files: Files, directory: str) -> None:
+    """The id of this topic never varies: a file that says otherwise, or nothing, is written anew."""
+    try:
+        if read_topic_id(files, directory) == METADATA_TOPIC_ID:
+            return
+    except CorruptLog:
+        pass
+    write_topic_id(files, directory, METADATA_TOPIC_ID)
 
 
 def _snapshot_ids(files: Files, directory: str) -> list[SnapshotId]:

@@ -12,7 +12,7 @@ import errno
 import logging
 import resource
 import socket
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from typing import Any
 
 from tidemill.api.handlers import Handlers
@@ -71,7 +71,9 @@ class Broker:
         )
         self._topic_configs: TopicConfigs | None = None
         self._is_stopping = False
-        self.stopped = asyncio.Event()
+        self.has_failed = False
+        self.on_failure: Callable[[], None] = lambda: None
+        """Called when the broker cannot go on, because its metadata log is lost."""
 
     # -- start ----------------------------------------------------------------------------------------
 
@@ -190,7 +192,7 @@ class Broker:
         )
         self._pipeline = Pipeline(Handlers(self._services))
         self._listener = Listener(loop, sock, self._connection_limits())
-        self._metadata.on_failure = lambda error: self.stopped.set()
+        self._metadata.on_failure = self._metadata_failed
         self._flusher.start()
         self._housekeeping.start()
         self._listener.start(self._handle)
@@ -244,6 +246,10 @@ class Broker:
         if hasattr(self, "_replicas"):
             self._replicas.take_offline(partitions)
 
+    def _metadata_failed(self, error: Exception) -> None:
+        self.has_failed = True
+        self.on_failure()
+
     # -- stop -----------------------------------------------------------------------------------------
 
     async def stop(self) -> None:
@@ -261,7 +267,6 @@ class Broker:
         self._logs.close(self.epoch)
         self._quorum.close()
         await self._cleanup.aclose()
-        self.stopped.set()
 
     async def abandon(self) -> None:
         """Give back what a failed start had taken."""

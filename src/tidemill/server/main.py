@@ -15,6 +15,7 @@ __all__ = ["DEFAULT_LISTEN", "StartError", "StartOptions", "run", "start_broker"
 
 logger = logging.getLogger(__name__)
 
+EXIT_FAILED = 1
 EXIT_USAGE = 2
 GARBAGE_THRESHOLD = 50_000
 """Allocations between collections of young objects; the broker makes few cycles, and pauses cost latency."""
@@ -40,19 +41,19 @@ def run(options: StartOptions) -> int:
     )
     try:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            runner.run(_serve(options))
+            return runner.run(_serve(options))
     except StartError as error:
         print(f"tidemill: {error}", file=sys.stderr)
         return EXIT_USAGE
-    return 0
 
 
-async def _serve(options: StartOptions) -> None:
+async def _serve(options: StartOptions) -> int:
     broker = await start_broker(options)
-    stopping = asyncio.Event()
     loop = asyncio.get_running_loop()
+    stopping = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stopping.set)
+    broker.on_failure = stopping.set
     gc.collect()
     gc.freeze()
     gc.set_threshold(GARBAGE_THRESHOLD, 50, 100)
@@ -61,6 +62,7 @@ async def _serve(options: StartOptions) -> None:
     await stopping.wait()
     logger.info("stopping: answering what was asked, then writing checkpoints")
     await broker.stop()
+    return EXIT_FAILED if broker.has_failed else 0
 
 
 def _say_what_to_try(broker: Broker) -> None:

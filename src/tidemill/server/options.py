@@ -64,20 +64,25 @@ def resolve(start: StartOptions) -> BrokerOptions:
     advertised = start.advertise or _listener(properties.get("advertised.listeners"))
     advertised_host, advertised_port = _address(advertised) if advertised else (_reachable(host), 0)
     rack = broker_value("broker.rack", layers)
+    node_id = _node_id(properties)
+    directories = start.data_dirs or _data_directories(properties)
+    properties["node.id"] = str(node_id)
+    properties["log.dirs"] = ",".join(directories)
+    properties["listeners"] = f"PLAINTEXT://{host}:{port}"
     return BrokerOptions(
-        data_directories=start.data_dirs or _data_directories(properties),
+        data_directories=directories,
         host=host,
         port=port,
         advertised_host=advertised_host,
         advertised_port=advertised_port,
-        node_id=_node_id(properties, layers),
+        node_id=node_id,
         rack=str(rack) if rack else None,
         properties=properties,
         unknown_keys=unknown,
     )
 
 
-def _node_id(properties: dict[str, str], layers: BrokerLayers) -> int:
+def _node_id(properties: dict[str, str]) -> int:
     name = "node.id" if "node.id" in properties else "broker.id"
     if name not in properties:
         return DEFAULT_NODE_ID

@@ -26,6 +26,8 @@ from tidemill.ports.files import OpenFile
 from tidemill.wire.batch import HEADER_SIZE, LOG_OVERHEAD, MAGIC, BatchHeader, checksum, read_header
 
 CHUNK_BYTES = 64 * 1024
+PAGE_BYTES = 4096
+SECTOR_BYTES = 512
 CHECKED_CHUNK_BYTES = 4 * 1024 * 1024
 _MAGIC_BYTE = bytes([MAGIC])
 _MAGIC_POSITION = 16
@@ -175,3 +177,23 @@ def _is_plausible(header: BatchHeader, position: int, end: int, least_offset: in
         and header.batch_length >= _MIN_LENGTH
         and position + header.size <= end
     )
+
+
+# -- what happened to bytes that are no batch ----------------------------------------------------------
+
+
+def has_zero_page(data: bytes, position: int) -> bool:
+    """Whether one of the file's pages in this range (or the part of it that is here) was never written."""
+    start = 0
+    while start < len(data):
+        end = min(len(data), start + PAGE_BYTES - (position + start) % PAGE_BYTES)
+        if end - start >= SECTOR_BYTES and not any(data[start:end]):
+            return True
+        start = end
+    return False
+
+
+def is_cut_off(data: bytes) -> bool:
+    """Whether this is the beginning of a batch whose end is missing (and not a whole one with a wrong length)."""
+    header = read_header(data)
+    return header.magic == MAGIC and header.size > len(data) and checksum(data, 0, len(data)) != header.crc

@@ -179,6 +179,9 @@ class DataDirectory:
     def free_bytes(self) -> int:
         return self._files.free_bytes(self.path)
 
+    def total_bytes(self) -> int:
+        return self._files.total_bytes(self.path)
+
 
 def cluster_id_in(files: Files, paths: Sequence[str]) -> str | None:
     """The cluster that formatted directories belong to; None if none is formatted. The first one decides."""

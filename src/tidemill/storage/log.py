@@ -119,6 +119,13 @@ class Log(AppendableLog):
             self._files.write_atomic(f"{self.directory}/{TRUNCATION_MARK}", str(offset).encode())
 
     def _after_truncation(self, end_offset: int) -> None:
+        """Make the cut durable before anything new is written behind it: old and new bytes must never mix."""
+        try:
+            self._active.handle().sync()
+            self._files.sync_directory(self.directory)
+        except OSError as error:
+            self.fail(error)
+            self._require_online()
         self._truncation_count += 1
         self._is_changed = True
         self._positions.clear()

@@ -20,6 +20,7 @@ import struct
 from tidemill.model.errors import ApiError, ErrorCode
 from tidemill.storage.log_read import ReadableLog
 from tidemill.storage.log_state import AppendInfo
+from tidemill.storage.offset_index import MAX_RELATIVE_OFFSET
 from tidemill.storage.producer_state import CompletedTransaction, EndMarker, read_end_marker
 from tidemill.storage.segment import BatchMark, Segment
 from tidemill.wire.batch import (
@@ -274,7 +275,10 @@ class AppendableLog(ReadableLog):
                 f"{size} bytes are more than segment.bytes ({self._config.segment_bytes})",
             )
         if self._active.must_roll(size, last_offset, timestamp, now_ms, self._config):
-            self._begin_segment(self.log_end_offset if base_offset is None else base_offset, now_ms)
+            is_far = last_offset - self.log_end_offset > MAX_RELATIVE_OFFSET
+            self._begin_segment(
+                base_offset if is_far and base_offset is not None else self.log_end_offset, now_ms
+            )
         return self._active
 
     def roll(self, now_ms: int = 0) -> None:
@@ -284,13 +288,11 @@ class AppendableLog(ReadableLog):
             self._begin_segment(self.log_end_offset, now_ms)
 
     def _begin_segment(self, base_offset: int, now_ms: int) -> None:
-        """No fsync here: the sealed segment is synced by the next flush."""
+        """Segments follow one another without a gap, which recovery relies on. No fsync here: the next flush
+        syncs what is sealed.
+        """
         old = self._active
-        if old.base_offset == base_offset:
-            assert old.size == 0
-            self._segments.discard(old)
-            old.remove()
-        else:
+        if old.size:
             old.seal()
         segment = Segment.create(
             self._files, self._open_files, self.directory, base_offset, self._config, now_ms
@@ -298,8 +300,11 @@ class AppendableLog(ReadableLog):
         if self._config.segment_jitter_ms > 0 and self._randomness is not None:
             limit = min(self._config.segment_jitter_ms, self._config.segment_ms)
             segment.roll_jitter_ms = self._randomness.below(limit)
-        old.next_offset = base_offset
-        segment.next_offset = base_offset
+        if old.size:
+            old.next_offset = base_offset
+        else:
+            self._segments.discard(old)
+            old.remove()
         self._segments.add(segment)
         self._active = segment
         self._is_changed = True

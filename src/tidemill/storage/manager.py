@@ -483,16 +483,16 @@ class LogManager:
             DirectoryDescription(
                 directory.path,
                 directory.failure,
-                UNKNOWN_BYTES,
-                self._usable_bytes(directory),
+                self._disk_bytes(directory, directory.total_bytes),
+                self._disk_bytes(directory, directory.free_bytes),
                 parts[directory.path],
             )
             for directory in self.directories
         ]
 
-    def _usable_bytes(self, directory: DataDirectory) -> int:
+    def _disk_bytes(self, directory: DataDirectory, read: Callable[[], int]) -> int:
         try:
-            return directory.free_bytes() if directory.is_online else UNKNOWN_BYTES
+            return read() if directory.is_online else UNKNOWN_BYTES
         except OSError as error:
             self.fail_directory(directory.path, error)
             return UNKNOWN_BYTES

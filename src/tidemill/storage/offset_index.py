@@ -59,7 +59,7 @@ class OffsetIndex(SparseIndex):
 
     def check(self, next_offset: int, log_size: int) -> None:
         fields = array("i")
-        fields.frombytes(self._view()[: self.size_bytes])
+        fields.frombytes(self._view()[: self.size_bytes] if self.count else b"")
         if sys.byteorder == "little":
             fields.byteswap()
         offsets, positions = fields[0::2], fields[1::2]

@@ -19,11 +19,10 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterable
 
-import crc32c
-
 from tidemill.model.errors import TidemillError
 from tidemill.ports.files import Files
 from tidemill.storage.producer_state import NO_OFFSET, NO_SEQUENCE, ProducerEntry, RememberedBatch
+from tidemill.wire.checksum import crc32c
 
 SUFFIX = ".snapshot"
 KEPT_SNAPSHOTS = 2
@@ -49,7 +48,7 @@ def render_snapshot(producers: Iterable[ProducerEntry]) -> bytes:
         )  # fmt: skip
         count += 1
     _HEAD.pack_into(out, 0, _VERSION, 0, count)
-    struct.pack_into(">I", out, 2, crc32c.crc32c(memoryview(out)[_CRC_START:]))
+    struct.pack_into(">I", out, 2, crc32c(memoryview(out)[_CRC_START:]))
     return bytes(out)
 
 
@@ -57,7 +56,7 @@ def parse_snapshot(data: bytes) -> list[ProducerEntry]:
     if len(data) < _HEAD.size:
         raise CorruptSnapshot(f"{len(data)} bytes are no snapshot")
     version, crc, count = _HEAD.unpack_from(data)
-    if version != _VERSION or crc != crc32c.crc32c(memoryview(data)[_CRC_START:]):
+    if version != _VERSION or crc != crc32c(memoryview(data)[_CRC_START:]):
         raise CorruptSnapshot(f"version {version}, or its checksum is wrong")
     if count != (len(data) - _HEAD.size) / _ENTRY.size:
         raise CorruptSnapshot(f"{len(data)} bytes cannot hold {count} producers")

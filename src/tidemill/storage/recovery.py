@@ -4,15 +4,17 @@
 is taken over. Nothing is read that was not touched since.
 
 *Unclean* (`kill -9`, power loss): every batch of every segment that reaches the recovery point or lies after
-it is read and its checksum compared; their indexes are made anew. Damage is then one of two things:
+it is read and its checksum compared; their indexes are made anew. Where the walk stops early, the bytes tell why:
 
-    torn tail     nothing valid follows, and all of it lies above the recovery point: what was being written
-                  when the lights went out. The log is cut to the last whole batch.
-    hole          valid batches follow, or the bytes had been synced. Cutting would throw away good, perhaps
-                  acknowledged data. Nothing is changed; `CorruptLog` says where the hole is and what to do, the
-                  partition stays offline, the broker starts without it.
+    never written   they are missing (the file ends, or the next segment begins later) or zero, and above the
+                    recovery point: nobody was promised that they survive. The log is cut there, with what follows:
+                    the disk may write later pages first, but a log has no gaps.
+    torn tail       garbage above the recovery point with nothing valid after it: the same.
+    damage          valid batches follow it, or it had been synced. Cutting would throw away good, perhaps
+                    acknowledged data. No log byte is changed; `CorruptLog` says where it is and what to do, the
+                    partition stays offline, the broker starts without it.
 
-A hole can be cut on demand (`on_damage=CUT`), by an operator who has read what it loses or by replication when
+Damage is cut on demand (`on_damage=CUT`), by an operator who has read what it loses or by replication when
 another replica has the data; the bytes cut off are kept beside the log, in files ending in `.damaged`.
 
 A clean shutdown whose end does not add up is treated as unclean.
@@ -31,7 +33,13 @@ from typing import NamedTuple
 
 from tidemill.model.errors import CorruptLog
 from tidemill.ports.files import Files
-from tidemill.storage.batch_scan import DamagedBatch, find_valid_batch, scan_checked
+from tidemill.storage.batch_scan import (
+    DamagedBatch,
+    find_valid_batch,
+    has_zero_page,
+    is_cut_off,
+    scan_checked,
+)
 from tidemill.storage.config import LogConfig
 from tidemill.storage.epoch_check import epochs_agree, epochs_of_batches
 from tidemill.storage.leader_epochs import CorruptEpochs, LeaderEpochs
@@ -43,7 +51,7 @@ from tidemill.storage.segment import LOG_SUFFIX, SUFFIXES, Segment
 from tidemill.storage.segment_swap import recover_swaps
 from tidemill.storage.segments import Segments
 from tidemill.storage.sparse_index import CorruptIndex
-from tidemill.wire.batch import BatchHeader
+from tidemill.wire.batch import HEADER_SIZE, BatchHeader
 
 DAMAGED_SUFFIX = ".damaged"
 TRUNCATION_MARK = "truncation-mark"
@@ -215,25 +223,36 @@ class LogOpener:
     def _recover(self, segments: Segments, proof_from: int) -> ProducerState:
         """Check, and where needed cut, everything that reaches `proof_from`; returns the producers."""
         suspects = segments.from_offset(proof_from)
-        next_offset = suspects[0].base_offset
-        state = load_producers(segments, self._snapshots, self._log_start_offset, next_offset)
+        state = load_producers(segments, self._snapshots, self._log_start_offset, suspects[0].base_offset)
         for place, segment in enumerate(suspects):
+            later = suspects[place + 1 :]
             try:
-                self._check_segment(segment, state, next_offset)
+                self._check_segment(segment, state)
+                if later and segment.next_offset != later[0].base_offset:
+                    self._check_gap(segment, later[0])
             except DamagedBatch as error:
-                self._judge(segments, suspects[place:], error)
+                self._judge(segments, segment, later, error)
                 break
-            next_offset = segment.next_offset
         return state
 
-    def _check_segment(self, segment: Segment, state: ProducerState, least_offset: int) -> None:
+    def _check_gap(self, segment: Segment, following: Segment) -> None:
+        """Segments are written without gaps between them; compaction may leave some."""
+        if segment.next_offset > following.base_offset:
+            raise DamagedBatch(
+                segment.size, f"offsets go beyond {following.base_offset}, where the next begins"
+            )
+        if not self._config.is_compacted:
+            raise DamagedBatch(
+                segment.size, f"nothing up to offset {following.base_offset}, where the next begins"
+            )
+        segment.next_offset = following.base_offset
+
+    def _check_segment(self, segment: Segment, state: ProducerState) -> None:
         end = segment.size
         file = segment.handle()
         segment.begin_rebuild()
         segment.transaction_index.reset()
         try:
-            if segment.base_offset < least_offset:
-                raise DamagedBatch(0, f"the segment begins below {least_offset}")
             for position, header, batch in scan_checked(file, 0, end, segment.base_offset):
                 segment.note_existing(position, header)
                 if header.leader_epoch > self._epochs.latest_epoch:
@@ -248,17 +267,17 @@ class LogOpener:
                 rebuilt_indexes=self._report.rebuilt_indexes + 1,
             )
 
-    def _judge(self, segments: Segments, damaged: list[Segment], error: DamagedBatch) -> None:
-        """Cut a torn tail; refuse to cut a hole unless told to."""
-        segment, later = damaged[0], damaged[1:]
+    def _judge(self, segments: Segments, segment: Segment, later: list[Segment], error: DamagedBatch) -> None:
+        """Cut what was never written or torn; refuse to cut damage unless told to."""
         survivor = self._survivor(segment, later)
-        is_hole = survivor is not None or segment.next_offset < self._recovery_point
-        if is_hole and self._on_damage is OnDamage.QUARANTINE:
+        is_synced = segment.next_offset < self._recovery_point
+        is_damage = is_synced or not (survivor is None or self._was_never_written(segment))
+        if is_damage and self._on_damage is OnDamage.QUARANTINE:
             raise self._corrupt(segment, error, survivor)
         for other in reversed(later):
             segments.discard(other)
-            self._drop(other, keep=is_hole)
-        self._cut(segment, keep=is_hole)
+            self._drop(other, keep=is_damage)
+        self._cut(segment, keep=is_damage)
 
     def _survivor(self, segment: Segment, later: list[Segment]) -> BatchHeader | None:
         """The first valid batch after the damage, in this segment or a later one."""
@@ -269,11 +288,21 @@ class LogOpener:
                 return found[1]
         return None
 
+    def _was_never_written(self, segment: Segment) -> bool:
+        """Whether the bytes behind the last good batch are missing or zero, rather than changed."""
+        file, start = segment.handle(), segment.size
+        end = file.size()
+        following = find_valid_batch(file, start, end, segment.next_offset)
+        if following is not None:
+            return has_zero_page(file.read(start, following[0] - start), start)
+        rest = file.read(start, end - start)
+        return len(rest) < HEADER_SIZE or has_zero_page(rest, start) or is_cut_off(rest)
+
     def _corrupt(self, segment: Segment, error: DamagedBatch, survivor: BatchHeader | None) -> CorruptLog:
         follows = f"; valid data follows at offset {survivor.base_offset}" if survivor is not None else ""
         return CorruptLog(
             f"{segment.path(LOG_SUFFIX)}: {error}; the log is whole below offset {segment.next_offset}{follows}. "
-            "Nothing was changed. Restore the file, or let a replica repair it, or cut the log there."
+            "No byte of the log was changed. Restore the file, or let a replica repair it, or cut the log there."
         )
 
     def _cut(self, segment: Segment, *, keep: bool) -> None:

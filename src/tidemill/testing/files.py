@@ -10,7 +10,7 @@ It behaves like `Disk`, with one addition: it knows what a power loss would leav
 What survives. Bytes survive once the file was synced; a name (made, renamed, removed) once its directory was.
 `lose_power` drops all the rest; `lose_power(randomness)` lets, for each file, a random beginning of the unsynced
 writes through, the last of them perhaps torn, and for maps random pages: any of that may happen on a real disk.
-`kill -9` loses nothing: just go on with the same object.
+`kill` is `kill -9`: the maps and open files of the process are gone, but no byte is.
 
 Faults: `fail("sync", errno.EIO)` makes the next call fail (or the next `times`, or only on paths that contain a
 text); a failing write leaves the first half of its bytes behind, as a real one may. `capacity_bytes` is the size
@@ -242,6 +242,12 @@ class MemoryFiles:
             for node in self._nodes.values()
         )
 
+    def kill(self) -> None:
+        """The process ends at once; objects opened before must not be used any more."""
+        for path, node in self._nodes.items():
+            node.data = bytearray(node.data)
+            self._nodes[path].is_mapped = False
+
     def lose_power(self, randomness: Randomness | None = None) -> None:
         """Become what is found after a power loss; objects opened before must not be used any more."""
         self._nodes = dict(self._durable_names)
@@ -375,6 +381,9 @@ class MemoryFiles:
         if self.capacity_bytes is None:
             return 1 << 40
         return max(0, self.capacity_bytes - self.used_bytes())
+
+    def total_bytes(self, path: str) -> int:
+        return 1 << 40 if self.capacity_bytes is None else self.capacity_bytes
 
 
 def _parent(path: str) -> str:

@@ -20,9 +20,8 @@ import struct
 from collections.abc import Iterator
 from typing import NamedTuple
 
-import crc32c
-
 from tidemill.model.errors import MalformedMessage
+from tidemill.wire.checksum import crc32c
 
 Buffer = bytes | bytearray | memoryview
 
@@ -109,7 +108,7 @@ def read_prefix(data: Buffer, position: int = 0) -> tuple[int, int]:
 
 
 def checksum(data: Buffer, position: int, size: int) -> int:
-    return crc32c.crc32c(memoryview(data)[position + CRC_START : position + size])
+    return crc32c(memoryview(data)[position + CRC_START : position + size])
 
 
 def stamp(data: bytearray | memoryview, position: int, base_offset: int, leader_epoch: int) -> None:
@@ -186,6 +185,10 @@ def _write_nullable(out: bytearray, value: bytes | None) -> None:
 
 def iterate_records(header: BatchHeader, payload: Buffer) -> Iterator[Record]:
     """The records of one batch; `payload` is what follows the header, decompressed."""
+    if header.record_count < 0:
+        raise MalformedMessage(
+            f"the batch at offset {header.base_offset} claims {header.record_count} records"
+        )
     position = 0
     try:
         for _ in range(header.record_count):
@@ -193,6 +196,8 @@ def iterate_records(header: BatchHeader, payload: Buffer) -> Iterator[Record]:
             yield record
     except (IndexError, UnicodeDecodeError) as error:
         raise MalformedMessage(f"records of the batch at offset {header.base_offset} are damaged") from error
+    if position != len(payload):
+        raise MalformedMessage(f"the batch at offset {header.base_offset} holds more than its records")
 
 
 def _read_record(header: BatchHeader, data: Buffer, position: int) -> tuple[Record, int]:
@@ -217,6 +222,8 @@ def _read_record(header: BatchHeader, data: Buffer, position: int) -> tuple[Reco
     if position != end:
         raise MalformedMessage("a record does not fill its length")
     timestamp = header.max_timestamp if header.is_log_append_time else header.base_timestamp + timestamp_delta
+    if not -(1 << 63) <= timestamp < 1 << 63:
+        raise MalformedMessage(f"a record has the timestamp {timestamp}")
     return Record(header.base_offset + offset_delta, timestamp, key, value, tuple(headers)), end
 
 

@@ -54,6 +54,8 @@ class ProduceResult(NamedTuple):
     append_time_ms: int = -1
     log_start_offset: int = -1
     message: str | None = None
+    bad_records: tuple[int, ...] = ()
+    """Places of the records in the batch because of which it was refused."""
 
 
 class ProduceTopicResult(NamedTuple):
@@ -181,10 +183,19 @@ def _write_result(out: bytearray, result: ProduceResult, version: int, flexible:
     if version >= LOG_START_OFFSET_SINCE:
         out += _INT64.pack(result.log_start_offset)
     if version >= ERROR_MESSAGE_SINCE:
-        _write_count(out, 0, flexible)  # errors of single records: a batch is accepted or refused whole
+        _write_bad_records(out, result, flexible)
         _write_string(out, result.message, flexible)
     if flexible:
         out.append(0)
+
+
+def _write_bad_records(out: bytearray, result: ProduceResult, flexible: bool) -> None:
+    _write_count(out, len(result.bad_records), flexible)
+    for place in result.bad_records:
+        out += _INT32.pack(place)
+        _write_string(out, result.message, flexible)
+        if flexible:
+            out.append(0)
 
 
 def _write_count(out: bytearray, count: int, flexible: bool) -> None:

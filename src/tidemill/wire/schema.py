@@ -139,7 +139,19 @@ class Message:
     def __init_subclass__(cls, versions: tuple[int, int] = (0, FOREVER), flexible: int = FOREVER) -> None:
         cls.VERSIONS = versions
         cls.FLEXIBLE = flexible
-        dataclasses.dataclass(kw_only=True)(cls)
+        cls.__doc__ = cls.__doc__ or cls.__name__  # without one, dataclass renders a signature: slow
+        dataclasses.dataclass(kw_only=True, repr=False, eq=False)(cls)
+
+    def __eq__(self, other: object) -> bool:
+        return type(self) is type(other) and self.__dict__ == other.__dict__
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __repr__(self) -> str:
+        """Only what differs from the defaults: a request reads like the client meant it."""
+        plain = type(self)().__dict__
+        values = [f"{name}={value!r}" for name, value in self.__dict__.items() if value != plain[name]]
+        return f"{type(self).__name__}({', '.join(values)})"
 
 
 M = TypeVar("M", bound=Message)

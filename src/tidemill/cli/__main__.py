@@ -1,0 +1,3 @@
+from tidemill.cli.main import main
+
+main()

@@ -1,0 +1,36 @@
+"""What commands print: tables for people, JSON for programs. Results go to stdout, remarks to stderr."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+
+def print_json(value: Any) -> None:
+    """Indented for a reader, in one line for a pipe."""
+    indent = 2 if sys.stdout.isatty() else None
+    print(json.dumps(value, ensure_ascii=False, indent=indent))
+
+
+def print_table(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
+    """Drawn on a terminal; in a pipe plain columns, with the heading, that `cut` and `awk` can take apart."""
+    if not sys.stdout.isatty():
+        for row in (columns, *rows):
+            print("\t".join(str(cell) for cell in row))
+        return
+    from rich.box import SIMPLE_HEAD
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(box=SIMPLE_HEAD, pad_edge=False)
+    for column in columns:
+        table.add_column(column, overflow="fold")
+    for row in rows:
+        table.add_row(*(str(cell) for cell in row))
+    Console().print(table)
+
+
+def remark(text: str) -> None:
+    print(text, file=sys.stderr)
