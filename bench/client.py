@@ -103,11 +103,11 @@ def consume(job: Job, wait_go: Wait) -> dict[str, float]:
     began_ns = time.monotonic_ns()
     for _ in range(job.get("passes", 1)):
         consumer = _consumer(job, 0)
-        first = _take(consumer)
+        first = _take(consumer, min(BATCH, job["count"] // 10))
         began = time.monotonic_ns()
         taken = len(first)
         while taken < job["count"]:
-            taken += len(_take(consumer))
+            taken += len(_take(consumer, min(BATCH, job["count"] - taken)))
         seconds += (time.monotonic_ns() - began) / 1e9
         messages += taken - len(first)
         consumer.close()
@@ -120,10 +120,11 @@ def consume(job: Job, wait_go: Wait) -> dict[str, float]:
     }
 
 
-def _take(consumer: Consumer) -> list[Message]:
-    messages = consumer.consume(BATCH, GIVE_UP_SECONDS)
-    if not messages:
-        raise TimeoutError("no message came")
+def _take(consumer: Consumer, count: int) -> list[Message]:
+    """Exactly `count` messages: librdkafka waits until it has them."""
+    messages = consumer.consume(count, GIVE_UP_SECONDS)
+    if len(messages) < count:
+        raise TimeoutError(f"only {len(messages)} of {count} messages came")
     for message in (messages[0], messages[-1]):
         if message.error():
             raise RuntimeError(message.error().str())

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import random
 import shutil
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -23,7 +24,7 @@ from tidemill.wire.messages.list_offsets import ListOffsetsPartition, ListOffset
 
 TOPIC, OTHER = "damaged", "other"
 BATCHES = 60
-START_MS = 1_790_000_000_000
+START_MS = int(time.time() * 1000) - 3_600_000
 STEP_MS = 1_000
 Damage = Callable[[Path], None]
 

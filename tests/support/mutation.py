@@ -28,7 +28,7 @@ class Mutator:
         chance = self._chance
         data = bytearray(chance.choice(self._frames))
         begin = 0 if chance.random() < 0.2 else min(KEPT_HEADER_BYTES + chance.randint(0, 12), len(data) - 1)
-        for _ in range(chance.choice((1, 1, 1, 2, 2, 3, 8))):
+        for _ in range(chance.choice((1, 1, 1, 1, 2, 2, 4))):
             self._mutate(data, begin)
         size = len(data)
         if chance.random() < 0.02:

@@ -59,6 +59,7 @@ class Connection:
         return cls(bootstrap, timeout_seconds, parse_pairs(properties or [], "--property"))
 
     def admin(self) -> AdminClient:
+        """Keep it in a variable until its futures are done: with the client they go too."""
         self.check_reachable()
         from confluent_kafka.admin import AdminClient
 

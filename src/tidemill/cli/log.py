@@ -71,6 +71,8 @@ def _readable() -> Iterator[None]:
 
     try:
         yield
+    except BrokenPipeError:
+        raise  # of the reader of our output, not of the log
     except TidemillError as error:
         raise CommandError(
             f"{error}: give a data directory, a partition's directory or a file of one"

@@ -16,8 +16,13 @@ from typing import Annotated, NoReturn
 
 import typer
 
-from tidemill.cli import consume, doctor, log, produce, start, topics
+from tidemill.cli.consume import consume
+from tidemill.cli.doctor import doctor
 from tidemill.cli.errors import EXIT_REFUSED, CommandError
+from tidemill.cli.log import app as log_commands
+from tidemill.cli.produce import produce
+from tidemill.cli.start import start
+from tidemill.cli.topics import app as topic_commands
 
 EXIT_INTERRUPTED = 130
 
@@ -29,12 +34,12 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-app.command("start")(start.start)
-app.add_typer(topics.app, name="topics")
-app.command("produce")(produce.produce)
-app.command("consume")(consume.consume)
-app.add_typer(log.app, name="log")
-app.command("doctor")(doctor.doctor)
+app.command()(start)
+app.add_typer(topic_commands, name="topics")
+app.command()(produce)
+app.command()(consume)
+app.add_typer(log_commands, name="log")
+app.command()(doctor)
 
 
 def _print_version(wanted: bool) -> None:

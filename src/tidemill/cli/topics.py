@@ -126,7 +126,8 @@ def alter_topic(
         raise CommandError("nothing to change: give --set KEY=VALUE or --unset KEY")
     connection = Connection.of(bootstrap, timeout, properties)
     resource = _changes(name, parse_pairs(settings or [], "--set"), unset or [])
-    futures = connection.admin().incremental_alter_configs([resource])
+    admin = connection.admin()
+    futures = admin.incremental_alter_configs([resource])
     connection.result(futures[resource], f"topic {name}")
     _report({name: "changed"}, json)
 
@@ -143,7 +144,8 @@ def delete_topics(
     """Delete topics with all their messages."""
     connection = Connection.of(bootstrap, timeout, properties)
     _confirm(names, yes)
-    futures = connection.admin().delete_topics(names, operation_timeout=timeout)
+    admin = connection.admin()
+    futures = admin.delete_topics(names, operation_timeout=timeout)
     for name in names:
         connection.result(futures[name], f"topic {name}")
     _report(dict.fromkeys(names, "deleted"), json)

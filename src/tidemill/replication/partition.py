@@ -79,6 +79,8 @@ class Partition:
             self._remote_ends.clear()
             log.assign_epoch(state.leader_epoch)
         self._adopt(state, Role.LEADER)
+        if log.config.acknowledges_after_sync and log.recovery_point < log.log_end_offset:
+            self._request_sync(self)  # found after a crash: it is shown as soon as it is known to be durable
         self.advance_high_watermark()
 
     def become_follower(self, state: PartitionState) -> None:

@@ -294,6 +294,11 @@ class Connection:
         """Nothing asked that is not answered, nothing answered that is not sent."""
         return not self._slots and not self._output
 
+    @property
+    def is_reset(self) -> bool:
+        """Whether the peer reset the connection; uvloop then stops watching it without telling anybody."""
+        return self._socket.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR) != 0
+
     def stop_reading(self) -> None:
         """Take no further request; what was asked is still answered."""
         self._is_draining = True

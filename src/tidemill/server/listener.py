@@ -113,7 +113,7 @@ class Listener:
         self._sweeper = self._loop.call_later(SWEEP_INTERVAL_S, self._sweep)
         now = self._loop.time()
         for connection in list(self._addresses):
-            if self._is_stalled(connection, now) or self._is_idle(connection, now):
+            if connection.is_reset or self._is_stalled(connection, now) or self._is_idle(connection, now):
                 connection.close()
 
     def _is_stalled(self, connection: Connection, now: float) -> bool:

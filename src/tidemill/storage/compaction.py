@@ -1,7 +1,9 @@
 """Compaction as the broker sees it: choose a log, hand out a job, swap the result in.
 
     states of a partition          idle -> cleaning -> idle
-                                   cleaning -> uncleanable      the data is damaged; said once, until a restart
+                                   cleaning -> paused -> idle   the disk refused (it may be full): a minute's pause
+                                   cleaning -> uncleanable      the data is damaged, or the process failed again
+                                                                and again; until a restart
 
     cleaning = compaction.begin(logs, now_ms)                        on the loop
     result = ...cleaner_process with cleaning.job...                 in a child process
@@ -26,6 +28,8 @@ from tidemill.storage.cleaner_plan import Candidate, assess, filthiest, job_for
 from tidemill.storage.log import Log
 
 DEFAULT_OFFSET_MAP_BYTES = 128 << 20
+DISK_PAUSE_MS = 60_000
+MOST_FAILURES = 3
 
 
 class Cleaning(NamedTuple):
@@ -51,6 +55,8 @@ class Compaction:
         self.uncleanable: dict[TopicPartition, str] = {}
         """Partitions that cannot be compacted, and why."""
         self._cleaning: dict[TopicPartition, Cleaning] = {}
+        self._paused_until_ms: dict[TopicPartition, int] = {}
+        self._failures: dict[TopicPartition, int] = {}
         self.max_dirty_ratio = 0.0
         """Of the filthiest log at the last choice."""
 
@@ -62,7 +68,7 @@ class Compaction:
         candidates = [
             assess(log, self.clean_until.get(log.topic_partition), now_ms)
             for log in logs
-            if log.config.is_compacted and self._is_available(log)
+            if log.config.is_compacted and self._is_available(log, now_ms)
         ]
         self.max_dirty_ratio = max((each.dirty_ratio for each in candidates), default=0.0)
         chosen = filthiest(candidates)
@@ -72,15 +78,22 @@ class Compaction:
         self._cleaning[cleaning.partition] = cleaning
         return cleaning
 
-    def _is_available(self, log: Log) -> bool:
+    def _is_available(self, log: Log, now_ms: int) -> bool:
         partition = log.topic_partition
-        return not log.is_offline and partition not in self._cleaning and partition not in self.uncleanable
+        return not (
+            log.is_offline
+            or partition in self._cleaning
+            or partition in self.uncleanable
+            or self._paused_until_ms.get(partition, 0) > now_ms
+        )
 
     def complete(self, cleaning: Cleaning, result: CleanerResult, now_ms: int) -> bool:
         """Swap the result in; False if it came to nothing. An OSError is the disk's: the directory has failed."""
         if self._cleaning.pop(cleaning.partition, None) is not cleaning:
             return False
-        if result.error is not None and not result.is_disk_error:
+        if result.error is not None and result.is_disk_error:
+            self._paused_until_ms[cleaning.partition] = now_ms + DISK_PAUSE_MS
+        elif result.error is not None:
             self.uncleanable[cleaning.partition] = result.error
         if result.error is not None or not self._is_unchanged(cleaning):
             self._discard(cleaning)
@@ -88,18 +101,26 @@ class Compaction:
         for replacement in result.replacements:
             cleaning.log.replace_segments(replacement.base_offset, replacement.replaced, now_ms)
         self.clean_until[cleaning.partition] = result.end_offset
+        self._failures.pop(cleaning.partition, None)
         return True
 
     def abandon(self, cleaning: Cleaning) -> None:
-        """The process was killed, or failed: forget about it, remove what it left."""
-        if self._cleaning.pop(cleaning.partition, None) is cleaning:
-            self._discard(cleaning)
+        """The process was killed, or failed: remove what it left; after a few times, do not try again."""
+        partition = cleaning.partition
+        if self._cleaning.pop(partition, None) is not cleaning:
+            return
+        self._discard(cleaning)
+        self._failures[partition] = self._failures.get(partition, 0) + 1
+        if self._failures[partition] >= MOST_FAILURES:
+            self.uncleanable[partition] = f"the cleaner's process failed {MOST_FAILURES} times"
 
     def forget(self, partition: TopicPartition) -> None:
         """The partition is gone; a result still to come will be dropped."""
         self._cleaning.pop(partition, None)
         self.clean_until.pop(partition, None)
         self.uncleanable.pop(partition, None)
+        self._paused_until_ms.pop(partition, None)
+        self._failures.pop(partition, None)
 
     def _is_unchanged(self, cleaning: Cleaning) -> bool:
         """Whether the segments of the job are still those of the log."""

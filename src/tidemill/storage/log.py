@@ -32,6 +32,7 @@ from tidemill.storage.log_append import AppendableLog
 from tidemill.storage.log_flush import FlushJob
 from tidemill.storage.log_state import AppendInfo, LogSlice
 from tidemill.storage.open_files import OpenFiles
+from tidemill.storage.partition_metadata import FILE_NAME as PARTITION_METADATA
 from tidemill.storage.partition_metadata import read_topic_id, write_topic_id
 from tidemill.storage.producer_replay import load_producers
 from tidemill.storage.producer_state import DEFAULT_EXPIRATION_MS, ProducerState
@@ -87,6 +88,7 @@ class Log(AppendableLog):
             segment.remove()
         self._active = self._segments.active
         self._active.truncate_to(offset)
+        self._active.next_offset = max(self._active.next_offset, min(offset, self.log_start_offset))
         self._after_truncation(self._active.next_offset)
         snapshots = self._snapshots
         snapshots.remove_above(self.log_end_offset)
@@ -249,6 +251,8 @@ class Log(AppendableLog):
             return None
         grown = self._segments.from_offset(self.recovery_point)
         paths = [self._epochs.path] if self._epochs.is_unsynced else []
+        if self.recovery_point <= self._segments.first.base_offset:
+            paths.append(f"{self.directory}/{PARTITION_METADATA}")
         for segment in grown[:-1]:
             paths += [segment.path(kind) for kind in SUFFIXES[1:]]
         paths.append(self._active.transaction_index.path)
@@ -280,7 +284,8 @@ class Log(AppendableLog):
     def close(self) -> None:
         """A clean end: everything on disk, indexes trimmed, producers in a snapshot."""
         try:
-            if self._is_changed and not self.is_offline:
+            is_unsynced = self._is_changed or self.recovery_point < self.log_end_offset
+            if is_unsynced and not self.is_offline:
                 self.flush()
                 self._active.seal()
                 self._active.sync_indexes()

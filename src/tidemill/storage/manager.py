@@ -40,6 +40,7 @@ from tidemill.storage.config import LogConfig
 from tidemill.storage.data_directory import CheckpointJob, Checkpoints, DataDirectory, marked_name, only_of
 from tidemill.storage.log import FlushJob, Log
 from tidemill.storage.open_files import OpenFiles
+from tidemill.storage.partition_metadata import write_topic_id
 from tidemill.storage.producer_state import DEFAULT_EXPIRATION_MS
 
 UNKNOWN_BYTES = -1
@@ -250,6 +251,10 @@ class LogManager:
     def _existing(self, partition: TopicPartition, topic_id: bytes) -> Log | None:
         self._require_not_lost(partition)
         log = self.logs.get(partition)
+        if log is not None and log.topic_id == ZERO_UUID:
+            with self._guard(parent_of(log.directory)):
+                write_topic_id(self._files, log.directory, topic_id)
+            log.topic_id = topic_id
         if log is not None and log.topic_id != topic_id:
             raise ApiError(
                 ErrorCode.INCONSISTENT_TOPIC_ID,

@@ -5,6 +5,9 @@
 
 A directory named `orders-3` may be left over from a deleted topic `orders`; the id tells them apart. The last
 line has no end, as in Kafka's files.
+
+It is synced with the first flush of the log, not when it is written: a power loss before may leave it empty (or
+full of zeros), which is the same as missing.
 """
 
 from __future__ import annotations
@@ -18,12 +21,13 @@ _VERSION = "0"
 
 
 def read_topic_id(files: Files, directory: str) -> bytes | None:
-    """The id in the file, or None if there is no file; raises CorruptLog if the file is none of its kind."""
+    """The id in the file, or None if there is none; raises CorruptLog if the file is none of its kind."""
     path = f"{directory}/{FILE_NAME}"
-    if not files.exists(path):
+    data = files.read_all(path).rstrip(b"\0") if files.exists(path) else b""
+    if not data:
         return None
     try:
-        fields = dict(line.split(": ", 1) for line in files.read_all(path).decode("ascii").splitlines())
+        fields = dict(line.split(": ", 1) for line in data.decode("ascii").splitlines())
         topic_id = uuid_from_text(fields["topic_id"])
     except (ValueError, KeyError) as error:
         raise CorruptLog(f"{path} is damaged: {error}") from error

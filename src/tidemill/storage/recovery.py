@@ -41,7 +41,7 @@ from tidemill.storage.batch_scan import (
     scan_checked,
 )
 from tidemill.storage.config import LogConfig
-from tidemill.storage.epoch_check import epochs_agree, epochs_of_batches
+from tidemill.storage.epoch_check import epochs_agree, epochs_of_batches, last_epoch_agrees
 from tidemill.storage.leader_epochs import CorruptEpochs, LeaderEpochs
 from tidemill.storage.open_files import OpenFiles
 from tidemill.storage.producer_replay import load_producers
@@ -224,6 +224,7 @@ class LogOpener:
         """Check, and where needed cut, everything that reaches `proof_from`; returns the producers."""
         suspects = segments.from_offset(proof_from)
         state = load_producers(segments, self._snapshots, self._log_start_offset, suspects[0].base_offset)
+        self._epochs.truncate_from_end(suspects[0].base_offset)
         for place, segment in enumerate(suspects):
             later = suspects[place + 1 :]
             try:
@@ -337,11 +338,9 @@ class LogOpener:
     def _settle_epochs(self, segments: Segments, end_offset: int, *, is_proven: bool) -> None:
         """Make the epochs agree with the batches; after a clean shutdown only the last one is compared here."""
         self._epochs.truncate_from_end(end_offset)
-        entries = self._epochs.entries if is_proven else self._epochs.entries[-1:]
-        is_wrong = self._report.rebuilt_epochs or not epochs_agree(
-            entries, segments, self._log_start_offset, end_offset
-        )
-        if is_wrong:
+        compare = epochs_agree if is_proven else last_epoch_agrees
+        agree = compare(self._epochs.entries, segments, self._log_start_offset, end_offset)
+        if not agree or self._report.rebuilt_epochs:
             self._epochs.replace(epochs_of_batches(segments, self._log_start_offset))
             self._report = self._report._replace(rebuilt_epochs=True)
         self._epochs.truncate_from_start(self._log_start_offset)

@@ -80,7 +80,7 @@ def _rename_if_there(files: Files, old: str, new: str) -> None:
 
 def recover_swaps(files: Files, directory: str, names: Sequence[str]) -> bool:
     """Finish or undo what a crash interrupted; whether anything was done (then list the directory again)."""
-    leftovers = [name for name in names if name.endswith(TEMPORARY_SUFFIXES)]
+    leftovers = [name for name in names if name.endswith(TEMPORARY_SUFFIXES) and name[:20].isdecimal()]
     if not leftovers:
         return False
     cleaned = [name for name in leftovers if name.endswith(CLEANED_SUFFIX)]

@@ -62,7 +62,8 @@ class TimeIndex(SparseIndex):
 
     def check(self, next_offset: int, log_size: int) -> None:
         last_timestamp, last_relative = -1, -1
-        entries = bytes(self._view()[: self.size_bytes]) if self.count else b""  # a copy: an error must not pin the map
+        # A copy: a view held by the traceback of the error would keep the map from closing.
+        entries = bytes(self._view()[: self.size_bytes]) if self.count else b""
         for timestamp, relative in self.ENTRY.iter_unpack(entries):
             if timestamp <= last_timestamp or relative <= last_relative:
                 raise CorruptIndex(f"{self.path}: entries do not increase")

@@ -13,6 +13,7 @@ from tidemill.ports.randomness import SeededRandomness
 from tidemill.storage.checkpoints import read_offsets
 from tidemill.storage.cleaner_job import CleanerResult
 from tidemill.storage.cleaner_process import run
+from tidemill.storage.compaction import DISK_PAUSE_MS
 from tidemill.storage.config import LogConfig
 from tidemill.storage.data_directory import WrongDirectory, cluster_id_in, marked_name, sort_names
 from tidemill.storage.log import Log
@@ -109,6 +110,17 @@ def test_a_crash_is_not_taken_for_a_clean_end() -> None:
     assert manager.directories[0].previous_broker_epoch is None
 
 
+def test_what_a_crash_left_unsynced_is_synced_by_the_next_clean_end() -> None:
+    world = World()
+    fill(world.create("orders")[0], 5)
+    world.boot()
+    world.manager.close(1)
+    world.files.lose_power()
+    log = world.boot().require(ORDERS)
+    assert world.report.recovered == 0
+    assert len(read_all(log)) == 5
+
+
 def test_a_directory_keeps_its_id_and_refuses_others() -> None:
     world = World()
     ids = [directory.directory_id for directory in world.manager.directories]
@@ -200,6 +212,15 @@ def test_creating_again_answers_the_same_log_unless_the_topic_is_another() -> No
     moved = world.manager.set_aside(ORDERS)
     assert moved is not None and moved.endswith("-stray") and world.files.exists(moved)
     assert world.manager.create(ORDERS, bytes(15) + b"x", NOW_MS).topic_id == bytes(15) + b"x"
+
+
+def test_a_topic_id_that_a_power_loss_took_is_given_again() -> None:
+    world = World()
+    path = f"{world.create('orders')[0].directory}/partition.metadata"
+    world.files.write_atomic(path, b"")
+    manager = world.boot()
+    assert manager.create(ORDERS, TOPIC_ID, NOW_MS).topic_id == TOPIC_ID
+    assert world.boot().require(ORDERS).topic_id == TOPIC_ID
 
 
 def test_a_partition_goes_where_the_metadata_says() -> None:
@@ -451,6 +472,20 @@ def test_a_damaged_log_is_uncleanable_until_the_restart() -> None:
     assert "checksum" in world.manager.compaction.uncleanable[ORDERS]
     assert world.manager.begin_cleaning(NOW_MS) is None
     assert not [name for name in world.files.list(log.directory) if name.endswith(".cleaned")]
+
+
+def test_a_full_disk_pauses_compaction_and_a_failing_process_ends_it() -> None:
+    world = World(COMPACTED)
+    append(world.create("orders")[0], *[("k", f"v{n}") for n in range(30)])
+    world.files.fail("write", errno.ENOSPC, path=".cleaned")
+    assert not compact(world)
+    assert world.manager.begin_cleaning(NOW_MS) is None
+    for _ in range(3):
+        cleaning = world.manager.begin_cleaning(NOW_MS + DISK_PAUSE_MS)
+        assert cleaning is not None
+        world.manager.compaction.abandon(cleaning)
+    assert world.manager.begin_cleaning(NOW_MS + DISK_PAUSE_MS) is None
+    assert "failed 3 times" in world.manager.compaction.uncleanable[ORDERS]
 
 
 def test_a_result_for_a_log_that_changed_is_dropped() -> None:
