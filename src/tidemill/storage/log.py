@@ -281,15 +281,20 @@ class Log(AppendableLog):
                 self.complete_flush(job)
             self.complete_flush(job)
 
-    def close(self) -> None:
-        """A clean end: everything on disk, indexes trimmed, producers in a snapshot."""
+    def close(self, *, sync: bool = True) -> None:
+        """A clean end: everything on disk, indexes trimmed, producers in a snapshot.
+
+        Without `sync` the caller syncs the whole file system afterwards and then calls `confirm_synced`.
+        """
         try:
             is_unsynced = self._is_changed or self.recovery_point < self.log_end_offset
             if is_unsynced and not self.is_offline:
-                self.flush()
+                if sync:
+                    self.flush()
                 self._active.seal()
-                self._active.sync_indexes()
-                self._take_snapshot(sync=True)
+                if sync:
+                    self._active.sync_indexes()
+                self._take_snapshot(sync=sync)
                 mark = f"{self.directory}/{TRUNCATION_MARK}"
                 if self._files.exists(mark):
                     self._files.remove(mark)
@@ -297,6 +302,10 @@ class Log(AppendableLog):
         finally:
             for segment in self._segments:
                 segment.close()
+
+    def confirm_synced(self) -> None:
+        """The file system was synced after `close(sync=False)`."""
+        self.recovery_point = self.log_end_offset
 
     def move_directory(self, directory: str) -> None:
         """Rename the directory (to delete the log later, or to another name)."""

@@ -136,6 +136,10 @@ class LogState:
         """All segments in order; the last is the active one."""
         return tuple(self._segments)
 
+    @property
+    def active_base_offset(self) -> int:
+        return self._active.base_offset
+
     def producers(self) -> list[ProducerEntry]:
         """The active producers."""
         return list(self._producers.producers.values())

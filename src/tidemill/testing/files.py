@@ -356,6 +356,13 @@ class MemoryFiles:
         durable.update((name, node) for name, node in self._nodes.items() if _parent(name) == path)
         self._durable_names = durable
 
+    def sync_filesystem(self, path: str) -> None:
+        self.maybe_fail("sync", path)
+        self.sync_count += 1
+        for node in self._nodes.values():
+            node.sync()
+        self._durable_names = dict(self._nodes)
+
     def read_all(self, path: str) -> bytes:
         self.maybe_fail("read", path)
         return bytes(self._node(path).data)

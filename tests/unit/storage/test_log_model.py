@@ -137,7 +137,7 @@ class LogMachine(RuleBasedStateMachine):
         self.log = self.open(clean=False)
         end = self.log.log_end_offset
         assert self.recovery_point <= end, "what was synced is there"
-        self.batches = [batch for batch in self.batches if batch.first_offset < end]
+        self.batches = [batch for batch in self.batches if batch.last_offset < end]
         self.epoch = max(self.epoch, self.log.latest_epoch)
 
     # -- looking
