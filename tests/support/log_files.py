@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import random
+import time
 from collections.abc import Callable
 from pathlib import Path
 
 from raw import fetch
 
+from tidemill.model.errors import ErrorCode
 from tidemill.testing import WireClient
-from tidemill.wire.batch import BatchHeader, checksum, iterate_headers, iterate_records
+from tidemill.wire.batch import HEADER_SIZE, BatchHeader, checksum, iterate_headers, iterate_records
 
-HEADER_SIZE = 61
+VISIBLE_SECONDS = 5.0
 
 
 def segments(data_dir: str, topic: str, partition: int = 0, suffix: str = ".log") -> list[Path]:
@@ -84,23 +86,37 @@ def tear_tail(chance: random.Random, path: Path, boundary: int) -> str:
 # -- reading back ---------------------------------------------------------------------------------------
 
 
-def read_values(bootstrap: str, topic: str, offset: int = 0, partition: int = 0) -> list[bytes]:
-    """All values from this offset, with every checksum compared and every offset in its place."""
+def read_values(
+    bootstrap: str, topic: str, first: int = 0, *, partition: int = 0, at_least: int = 0
+) -> list[bytes]:
+    """All values from offset `first`, with every checksum compared and every offset in its place.
+
+    A broker that has just recovered shows what it found a moment later, when it is synced: until the log ends at
+    `at_least`, the reader waits, as a consumer would.
+    """
     values: list[bytes] = []
+    deadline = time.monotonic() + VISIBLE_SECONDS
     with WireClient(bootstrap) as connection:
         while True:
+            offset = first + len(values)
             part = fetch(connection, topic, offset, partition=partition, max_wait_ms=0)
-            assert part.error_code == 0, f"error {part.error_code} at offset {offset}"
-            data = part.records or b""
-            for position, header in iterate_headers(data):
-                assert header.crc == checksum(data, position, header.size), (
-                    f"damaged batch served at {offset}"
-                )
-                payload = data[position + HEADER_SIZE : position + header.size]
-                for record in iterate_records(header, payload):
-                    if record.offset >= offset:
-                        assert record.offset == offset, f"offset {record.offset} where {offset} was due"
-                        values.append(record.value or b"")
-                        offset += 1
-            if offset >= part.high_watermark:
+            assert part.error_code == 0, f"{ErrorCode(part.error_code).name} at offset {offset}"
+            values += values_from(part.records or b"", offset)
+            if first + len(values) >= max(part.high_watermark, at_least):
                 return values
+            assert time.monotonic() < deadline, (
+                f"the log ends at {part.high_watermark}, {at_least} was promised"
+            )
+
+
+def values_from(data: bytes, offset: int) -> list[bytes]:
+    """The values of fetched batches from this offset on; nothing may be damaged or missing."""
+    values = []
+    for position, header in iterate_headers(data):
+        assert header.crc == checksum(data, position, header.size), f"damaged batch served at {offset}"
+        payload = data[position + HEADER_SIZE : position + header.size]
+        for record in iterate_records(header, payload):
+            if record.offset >= offset:
+                assert record.offset == offset + len(values), f"offset {offset + len(values)} is missing"
+                values.append(record.value or b"")
+    return values

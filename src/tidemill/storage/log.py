@@ -39,6 +39,7 @@ from tidemill.storage.producer_state import DEFAULT_EXPIRATION_MS, ProducerState
 from tidemill.storage.recovery import TRUNCATION_MARK, LogOpener, OnDamage
 from tidemill.storage.segment import SUFFIXES, Segment
 from tidemill.storage.segment_swap import DELETED_SUFFIX, commit_swap, finish_swap, retire_segments
+from tidemill.wire.batch import Buffer, iterate_headers
 
 __all__ = ["AppendInfo", "FlushJob", "Log", "LogSlice", "OnDamage"]
 
@@ -71,6 +72,24 @@ class Log(AppendableLog):
             stored_id or topic_id or ZERO_UUID, config, recovered, randomness, producer_expiration_ms,
         )  # fmt: skip
 
+    # -- following ------------------------------------------------------------------------------------
+
+    def append_as_follower(self, data: Buffer, now_ms: int = 0) -> AppendInfo | None:
+        """As in `log_append`; besides, a log that is empty may take a batch that begins before its start.
+
+        The leader's log may start in the middle of a batch (DeleteRecords), and batches are not split.
+        """
+        start = self.log_end_offset
+        first = next(iterate_headers(data), None) if self.size == 0 else None
+        if first is None or not first[1].base_offset < start <= first[1].last_offset:
+            return super().append_as_follower(data, now_ms)
+        self.truncate_fully_and_start_at(first[1].base_offset, now_ms)
+        info = super().append_as_follower(data, now_ms)
+        self.log_start_offset = start
+        self.high_watermark = max(self.high_watermark, start)
+        self._check()
+        return info
+
     # -- cutting the end ------------------------------------------------------------------------------
 
     def truncate_to(self, offset: int) -> bool:
@@ -81,8 +100,10 @@ class Log(AppendableLog):
         if offset < self._segments.first.base_offset:
             self.truncate_fully_and_start_at(offset)
             return True
-        self._mark_truncation(offset)
-        self._transactions(self._segments.floor(offset))
+        segment = self._segments.floor(offset)
+        self._transactions(segment)
+        found = segment.locate(offset)
+        self._mark_truncation(offset if found is None else min(offset, found[1].base_offset))
         for segment in reversed(self._segments.from_offset(offset)[1:]):
             self._segments.discard(segment)
             segment.remove()

@@ -43,6 +43,7 @@ from tidemill.storage.batch_scan import (
 from tidemill.storage.config import LogConfig
 from tidemill.storage.epoch_check import epochs_agree, epochs_of_batches, last_epoch_agrees
 from tidemill.storage.leader_epochs import CorruptEpochs, LeaderEpochs
+from tidemill.storage.offset_index import MAX_RELATIVE_OFFSET
 from tidemill.storage.open_files import OpenFiles
 from tidemill.storage.producer_replay import load_producers
 from tidemill.storage.producer_snapshots import ProducerSnapshots
@@ -255,6 +256,7 @@ class LogOpener:
         segment.transaction_index.reset()
         try:
             for position, header, batch in scan_checked(file, 0, end, segment.base_offset):
+                self._check_order(segment, position, header)
                 segment.note_existing(position, header)
                 if header.leader_epoch > self._epochs.latest_epoch:
                     self._epochs.assign(header.leader_epoch, header.base_offset)
@@ -267,6 +269,18 @@ class LogOpener:
                 checked_bytes=self._report.checked_bytes + segment.size,
                 rebuilt_indexes=self._report.rebuilt_indexes + 1,
             )
+
+    def _check_order(self, segment: Segment, position: int, header: BatchHeader) -> None:
+        """The checksum does not cover base offset and leader epoch (the broker sets them); their order does."""
+        reason = ""
+        if header.base_offset != segment.next_offset and not self._config.is_compacted:
+            reason = f"base offset {header.base_offset} where {segment.next_offset} must follow"
+        elif header.last_offset - segment.base_offset > MAX_RELATIVE_OFFSET:
+            reason = f"base offset {header.base_offset} is too far from the segment's"
+        elif header.leader_epoch < self._epochs.latest_epoch:
+            reason = f"leader epoch {header.leader_epoch} after {self._epochs.latest_epoch}"
+        if reason:
+            raise DamagedBatch(position, reason)
 
     def _judge(self, segments: Segments, segment: Segment, later: list[Segment], error: DamagedBatch) -> None:
         """Cut what was never written or torn; refuse to cut damage unless told to."""

@@ -16,7 +16,8 @@ Faults: `fail("sync", errno.EIO)` makes the next call fail (or the next `times`,
 text); a failing write leaves the first half of its bytes behind, as a real one may. `capacity_bytes` is the size
 of the disk: beyond it writes fail with ENOSPC until something is removed. `flip_bit` and `tear` damage files.
 
-Limits: directories are never lost (only the names in them); one process, no permissions, no links.
+Limits: a map of a file that is cut or grown by other means goes stale; directories are never lost (only the
+names in them); one process, no permissions, no links.
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ from tidemill.ports.files import MappedFile, OpenFile
 from tidemill.ports.randomness import Randomness
 
 PAGE_BYTES = 4096
+WHOLE = 1 << 62
 _Names = list[str]
 
 
@@ -49,7 +51,11 @@ class _Node:
         self.modified_ms = now_ms
 
     def apply(self, operation: Callable[[bytearray, int], int]) -> None:
-        operation(self.data, len(self.data) + PAGE_BYTES**3)
+        try:
+            operation(self.data, WHOLE)
+        except BufferError:
+            self.data = bytearray(self.data)
+            operation(self.data, WHOLE)
         self.unsynced.append(operation)
 
     def sync(self) -> None:
@@ -66,7 +72,7 @@ class _Node:
             if randomness.below(3) == 0:
                 operation(survivors, randomness.below(200))
                 break
-            operation(survivors, len(self.data) + PAGE_BYTES**3)
+            operation(survivors, WHOLE)
         return survivors
 
     def _mixed_pages(self, randomness: Randomness) -> bytearray:

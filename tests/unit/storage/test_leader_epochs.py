@@ -7,7 +7,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from log_batches import DIRECTORY, append, data_batch, open_log
 
-from tidemill.storage.leader_epochs import CorruptEpochs, EpochEntry, LeaderEpochs, parse_checkpoint, render_checkpoint
+from tidemill.storage.leader_epochs import (
+    CorruptEpochs,
+    EpochEntry,
+    LeaderEpochs,
+    parse_checkpoint,
+    render_checkpoint,
+)
 from tidemill.testing.files import MemoryFiles
 
 PATH = f"{DIRECTORY}/leader-epoch-checkpoint"
@@ -30,7 +36,8 @@ def test_the_file_is_kafkas() -> None:
 
 @pytest.mark.parametrize(
     "data",
-    [b"", b"0\n", b"1\n0\n", b"0\n2\n0 0\n", b"0\n1\n0 0", b"0\n1\n0\n", b"0\n1\nx 0\n", b"0\n2\n3 0\n2 9\n", b"0\n2\n1 9\n2 9\n",
+    [b"", b"0\n", b"1\n0\n", b"0\n2\n0 0\n", b"0\n1\n0 0", b"0\n1\n0\n", b"0\n1\nx 0\n", b"0\n2\n3 0\n2 9\n",
+     b"0\n2\n1 9\n2 9\n",
      b"0\n1\n-1 0\n", b"\xff\n0\n", b"0\n1\n1 2 3\n"],
 )  # fmt: skip
 def test_damaged_files_are_refused(data: bytes) -> None:
@@ -99,7 +106,8 @@ def log_of_three_epochs(files: MemoryFiles) -> None:
 
 @pytest.mark.parametrize(
     "damage",
-    [b"", b"garbage", b"0\n3\n0 0\n2 30\n12 50\n", b"0\n3\n0 0\n3 31\n12 50\n", b"0\n3\n0 0\n3 30\n12 60\n", b"0\n1\n12 50\n",
+    [b"", b"garbage", b"0\n3\n0 0\n2 30\n12 50\n", b"0\n3\n0 0\n3 31\n12 50\n", b"0\n3\n0 0\n3 30\n12 60\n",
+     b"0\n1\n12 50\n",
      b"0\n2\n0 0\n3 30\n", b"0\n3\n0 0\n3 20\n12 50\n", b"0\n3\n0 0\n3 30\n13 50\n"],
 )  # fmt: skip
 @pytest.mark.parametrize("clean", [True, False])
@@ -109,7 +117,12 @@ def test_a_file_that_contradicts_the_batches_is_rebuilt(damage: bytes, clean: bo
     assert files.read_all(PATH) == b"0\n3\n0 0\n3 30\n12 50\n"
     files.write_atomic(PATH, damage)
     log = open_log(files, clean_shutdown=clean, recovery_point=90)
-    assert [log.end_offset_for_epoch(epoch) for epoch in (0, 2, 3, 12)] == [(0, 30), (0, 30), (3, 50), (12, 90)]
+    assert [log.end_offset_for_epoch(epoch) for epoch in (0, 2, 3, 12)] == [
+        (0, 30),
+        (0, 30),
+        (3, 50),
+        (12, 90),
+    ]
     assert files.read_all(PATH) == b"0\n3\n0 0\n3 30\n12 50\n"
 
 

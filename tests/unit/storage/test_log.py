@@ -6,7 +6,16 @@ import dataclasses
 import errno
 
 import pytest
-from log_batches import DIRECTORY, append, append_values, data_batch, open_log, producer_batch, read_bytes, read_records
+from log_batches import (
+    DIRECTORY,
+    append,
+    append_values,
+    data_batch,
+    open_log,
+    producer_batch,
+    read_bytes,
+    read_records,
+)
 
 from tidemill.model.errors import ApiError, ErrorCode
 from tidemill.model.ids import TopicPartition
@@ -15,7 +24,15 @@ from tidemill.storage.config import LogConfig
 from tidemill.storage.log import Log
 from tidemill.storage.open_files import OpenFiles
 from tidemill.testing.files import MemoryFiles
-from tidemill.wire.batch import checksum, iterate_headers, read_header
+from tidemill.wire.batch import (
+    HEADER_SIZE,
+    Record,
+    build_batch,
+    checksum,
+    encode_batch,
+    iterate_headers,
+    read_header,
+)
 from tidemill.wire.compression import GZIP, compress
 
 SMALL = LogConfig(segment_bytes=800, index_interval_bytes=200)
@@ -39,7 +56,9 @@ def test_a_batch_is_stamped_and_stored_byte_for_byte() -> None:
     info = append(log, batch, epoch=5)
     assert info == (2, 4, -1, False) and log.log_end_offset == 5
     header = read_header(batch)
-    assert (header.base_offset, header.leader_epoch) == (2, 5) and checksum(batch, 0, len(batch)) == header.crc
+    assert (header.base_offset, header.leader_epoch) == (2, 5) and checksum(
+        batch, 0, len(batch)
+    ) == header.crc
     assert files.read_all(f"{DIRECTORY}/{0:020d}.log").endswith(bytes(batch))
     assert log.latest_epoch == 5 and log.size == files.size(f"{DIRECTORY}/{0:020d}.log")
 
@@ -75,16 +94,23 @@ def test_followers_refuse_what_does_not_follow_or_is_damaged() -> None:
     assert [offset for offset, _ in read_records(log)] == [0, 1, 7, 8]
 
 
+def test_an_empty_follower_takes_a_batch_that_begins_before_its_start() -> None:
+    log = open_log(MemoryFiles())
+    log.truncate_fully_and_start_at(35)
+    info = log.append_as_follower(data_batch(10, offset=30) + data_batch(1, offset=40))
+    assert info is not None and (info.first_offset, info.last_offset) == (30, 40)
+    assert (log.log_start_offset, log.log_end_offset, log.segments[0].base_offset) == (35, 41, 30)
+    assert code_of(log.read, 34, 10, 41) is ErrorCode.OFFSET_OUT_OF_RANGE
+    assert code_of(log.append_as_follower, data_batch(10, offset=35)) is ErrorCode.CORRUPT_MESSAGE
+
+
 def test_followers_roll_inside_one_fetch() -> None:
     log = open_log(MemoryFiles(), SMALL)
-    data, offset = bytearray(), 0
-    for _ in range(10):
-        data += data_batch(1, offset=offset, size=250)
-        offset += 1
+    data = b"".join(data_batch(1, offset=offset, size=250) for offset in range(10))
     log.append_as_follower(data)
     assert log.log_end_offset == 10 and len(log.segments) == 5
     assert all(segment.size <= 800 for segment in log.segments)
-    assert b"".join(read_bytes(log, segment.base_offset) for segment in log.segments) == bytes(data)
+    assert b"".join(read_bytes(log, segment.base_offset) for segment in log.segments) == data
 
 
 # -- reading -------------------------------------------------------------------------------------------
@@ -180,10 +206,7 @@ def test_the_first_message_at_or_after_a_timestamp() -> None:
 
 def test_timestamps_inside_batches_also_compressed_ones() -> None:
     log = open_log(MemoryFiles())
-    plain = data_batch([b"a"])
     for codec in (0, GZIP):
-        from tidemill.wire.batch import HEADER_SIZE, Record, build_batch, encode_batch
-
         plain = build_batch([Record(place, 100 * place + codec, None, b"v") for place in range(5)])
         header = read_header(plain)._replace(attributes=codec)
         append(log, encode_batch(header, compress(codec, bytes(plain[HEADER_SIZE:]))), epoch=3)
@@ -272,7 +295,9 @@ def test_an_idle_partition_costs_one_empty_file() -> None:
     files = MemoryFiles()
     log = open_log(files, topic_id=TOPIC_ID)
     assert files.list(DIRECTORY) == [f"{0:020d}.log", "partition.metadata"]
-    assert files.read_all(f"{DIRECTORY}/partition.metadata") == b"version: 0\ntopic_id: AAECAwQFBgcICQoLDA0ODw"
+    assert (
+        files.read_all(f"{DIRECTORY}/partition.metadata") == b"version: 0\ntopic_id: AAECAwQFBgcICQoLDA0ODw"
+    )
     log.close()
     again = open_log(files, clean_shutdown=True)
     assert again.topic_id == TOPIC_ID and again.topic_partition == TopicPartition("orders", 3)
@@ -371,7 +396,7 @@ def test_a_full_disk_works_again_when_there_is_room() -> None:
     log = open_log(files, SMALL)
     append_values(log, b"first")
     files.capacity_bytes = files.used_bytes() + 30
-    for batch in (data_batch(1), data_batch(20, size=30), producer_batch(7, 0)):
+    for batch in (data_batch(1), data_batch(10, size=30), producer_batch(7, 0)):
         with pytest.raises(OSError) as caught:
             append(log, batch)
         assert caught.value.errno == errno.ENOSPC

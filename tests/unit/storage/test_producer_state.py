@@ -81,7 +81,9 @@ def test_sequences_wrap_to_zero(log: Log) -> None:
 def test_batches_of_coordinators_have_no_sequence(log: Log) -> None:
     for _ in range(3):
         append(log, producer_batch(7, -1, epoch=2, transactional=True))
-    assert refusal(log, producer_batch(7, -1, epoch=1, transactional=True)) is ErrorCode.INVALID_PRODUCER_EPOCH
+    assert (
+        refusal(log, producer_batch(7, -1, epoch=1, transactional=True)) is ErrorCode.INVALID_PRODUCER_EPOCH
+    )
 
 
 def test_producers_do_not_mix(log: Log) -> None:
@@ -166,7 +168,10 @@ def test_in_transactions_of_version_2_the_marker_brings_a_larger_epoch(log: Log)
     append(log, marker_batch(7, commit=True, epoch=3), transaction_version=2)
     append(log, marker_batch(7, commit=True, epoch=3), transaction_version=2)
     append(log, producer_batch(7, 0, epoch=3, transactional=True))
-    assert refusal(log, producer_batch(7, 5, epoch=3, transactional=True)) is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+    assert (
+        refusal(log, producer_batch(7, 5, epoch=3, transactional=True))
+        is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+    )
 
 
 def test_a_marker_without_a_transaction_only_bumps_the_epoch(log: Log) -> None:
