@@ -187,7 +187,7 @@ def test_a_torn_tail_is_cut(story: Story, tear: Tear) -> None:
     last = story.files(".log")[-1]
     data = last.read_bytes()
     boundary, _ = batches(last)[-1]
-    torn = tear(random.Random(7), data[boundary:])
+    torn = tear(random.Random(7), data[boundary:], boundary)
     last.write_bytes(data[:boundary] + torn)
     story.broker.start()
     survived = BATCHES if torn.startswith(data[boundary:]) else BATCHES - 1

@@ -2,7 +2,7 @@
 
 Two topics are written at once. `cached` relies on the page cache, which a killed process leaves behind, and is written
 by librdkafka. `synced` acknowledges only after fsync and must survive a power failure too: after each kill whatever
-lies behind its last acknowledged message is cut, scrambled or zeroed, which is all that a power failure may do to it.
+lies behind its last acknowledged message is cut, zeroed or noise, which is all that a power failure may do to it.
 """
 
 from __future__ import annotations

@@ -43,43 +43,61 @@ def flip_bit(path: Path, position: int, bit: int = 3) -> None:
 
 
 # -- what a power failure may do to bytes that were not synced -----------------------------------------
+#
+# Pages that never reached the disk are missing (the file is shorter) or zero, in any order: the disk may write later
+# pages first. The end may hold noise. What it does not do is change single bytes in the middle of written pages.
 
-Tear = Callable[[random.Random, bytes], bytes]
+PAGE_BYTES = 4096
+Tear = Callable[[random.Random, bytes, int], bytes]
+"""(chance, the bytes that were not synced, their position in the file) -> what is left of them."""
 
 
-def drop_some(chance: random.Random, tail: bytes) -> bytes:
+def drop_some(chance: random.Random, tail: bytes, position: int) -> bytes:
     return tail[: chance.randint(0, len(tail))]
 
 
-def scramble(chance: random.Random, tail: bytes) -> bytes:
-    damaged = bytearray(tail)
-    for _ in range(chance.randint(1, 8)):
-        if damaged:
-            damaged[chance.randrange(len(damaged))] = chance.randrange(256)
-    return bytes(damaged)
+def lose_pages(chance: random.Random, tail: bytes, position: int) -> bytes:
+    left = bytearray(tail)
+    for page in range(position // PAGE_BYTES, (position + len(tail)) // PAGE_BYTES + 1):
+        if chance.random() < 0.3:
+            begin, end = max(0, page * PAGE_BYTES - position), (page + 1) * PAGE_BYTES - position
+            left[begin:end] = bytes(len(left[begin:end]))
+    return bytes(left)
 
 
-def zero_from_somewhere(chance: random.Random, tail: bytes) -> bytes:
+def zero_from_somewhere(chance: random.Random, tail: bytes, position: int) -> bytes:
     keep = chance.randint(0, len(tail))
     return tail[:keep] + bytes(len(tail) - keep)
 
 
-def garbage_behind(chance: random.Random, tail: bytes) -> bytes:
-    return drop_some(chance, tail) + chance.randbytes(chance.randint(1, 3_000))
+def noise_from_somewhere(chance: random.Random, tail: bytes, position: int) -> bytes:
+    keep = chance.randint(0, len(tail))
+    return tail[:keep] + chance.randbytes(len(tail) - keep)
 
 
-def zeros_behind(chance: random.Random, tail: bytes) -> bytes:
+def noise_behind(chance: random.Random, tail: bytes, position: int) -> bytes:
+    return drop_some(chance, tail, position) + chance.randbytes(chance.randint(1, 3_000))
+
+
+def zeros_behind(chance: random.Random, tail: bytes, position: int) -> bytes:
     return tail + bytes(chance.randint(1, 5_000))
 
 
-TEARS: tuple[Tear, ...] = (drop_some, scramble, zero_from_somewhere, garbage_behind, zeros_behind)
+TEARS: tuple[Tear, ...] = (
+    drop_some,
+    lose_pages,
+    zero_from_somewhere,
+    noise_from_somewhere,
+    noise_behind,
+    zeros_behind,
+)
 
 
 def tear_tail(chance: random.Random, path: Path, boundary: int) -> str:
     """Damage what lies behind `boundary`; the name of what was done."""
     data = path.read_bytes()
     tear = chance.choice(TEARS)
-    path.write_bytes(data[:boundary] + tear(chance, data[boundary:]))
+    path.write_bytes(data[:boundary] + tear(chance, data[boundary:], boundary))
     return tear.__name__
 
 

@@ -8,6 +8,7 @@ import logging
 import signal
 import sys
 
+from tidemill.ports.machine import machine_checks
 from tidemill.server.broker import Broker
 from tidemill.server.options import DEFAULT_LISTEN, StartError, StartOptions, resolve
 
@@ -48,6 +49,7 @@ def run(options: StartOptions) -> int:
 
 
 async def _serve(options: StartOptions) -> int:
+    _check_machine()
     broker = await start_broker(options)
     loop = asyncio.get_running_loop()
     stopping = asyncio.Event()
@@ -63,6 +65,13 @@ async def _serve(options: StartOptions) -> int:
     logger.info("stopping: answering what was asked, then writing checkpoints")
     await broker.stop()
     return EXIT_FAILED if broker.has_failed else 0
+
+
+def _check_machine() -> None:
+    """Limits that many partitions would run into, in one line with the commands that raise them."""
+    low = [f"{check.name} is {check.found} ({check.remedy})" for check in machine_checks() if not check.is_good]
+    if low:
+        logger.warning("low for thousands of partitions: %s; `tidemill doctor` says why", ", ".join(low))
 
 
 def _say_what_to_try(broker: Broker) -> None:
