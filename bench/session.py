@@ -92,7 +92,7 @@ class Session:
 
 
 def admin(peer: BrokerProcess) -> AdminClient:
-    return AdminClient({"bootstrap.servers": peer.bootstrap})
+    return AdminClient({"bootstrap.servers": peer.bootstrap, "log_level": 4})
 
 
 def create_topics(

@@ -27,6 +27,7 @@ from tidemill.model.errors import ApiError, ErrorCode
 from tidemill.model.ids import ZERO_UUID, TopicPartition
 from tidemill.ports.files import Files
 from tidemill.ports.randomness import Randomness
+from tidemill.storage.batch_scan import DamagedBatch
 from tidemill.storage.config import UNLIMITED, LogConfig
 from tidemill.storage.log_append import AppendableLog
 from tidemill.storage.log_flush import FlushJob
@@ -97,19 +98,16 @@ class Log(AppendableLog):
         self._require_online()
         if offset >= self.log_end_offset:
             return False
-        if offset < self._segments.first.base_offset:
-            self.truncate_fully_and_start_at(offset)
+        end_offset = self._truncated_end(offset)
+        if end_offset < self.log_start_offset:
+            self.truncate_fully_and_start_at(min(offset, self.log_start_offset))
             return True
-        segment = self._segments.floor(offset)
-        self._transactions(segment)
-        found = segment.locate(offset)
-        self._mark_truncation(offset if found is None else min(offset, found[1].base_offset))
-        for segment in reversed(self._segments.from_offset(offset)[1:]):
+        self._mark_truncation(end_offset)
+        for segment in reversed(self._segments.from_offset(end_offset)[1:]):
             self._segments.discard(segment)
             segment.remove()
         self._active = self._segments.active
-        self._active.truncate_to(offset)
-        self._active.next_offset = max(self._active.next_offset, min(offset, self.log_start_offset))
+        self._active.truncate_to(end_offset)
         self._after_truncation(self._active.next_offset)
         snapshots = self._snapshots
         snapshots.remove_above(self.log_end_offset)
@@ -118,6 +116,16 @@ class Log(AppendableLog):
         )
         self._check()
         return True
+
+    def _truncated_end(self, offset: int) -> int:
+        """Where the log will end: a batch that reaches beyond the offset goes as a whole."""
+        segment = self._segments.floor(offset)
+        self._transactions(segment)
+        try:
+            found = segment.locate(offset)
+        except DamagedBatch as error:
+            raise self._damaged(error) from error
+        return offset if found is None else min(offset, found[1].base_offset)
 
     def truncate_fully_and_start_at(self, offset: int, now_ms: int = 0) -> None:
         """Remove everything; the next batch gets this offset."""

@@ -78,8 +78,8 @@ class LogState:
         self._deleted: list[tuple[int, list[str]]] = []
         """Renamed to `.deleted`: (when their files may be removed, paths)."""
         self._truncation_count = 0
-        self._is_changed = False
-        """Whether anything was written since the log was opened."""
+        self._is_changed = recovered.report.rebuilt_indexes > 0
+        """Whether anything was written since the log was last closed."""
         self._failure: OSError | None = None
         self.config = config
         self._check()

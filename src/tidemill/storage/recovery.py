@@ -114,10 +114,13 @@ class LogOpener:
         self._recovery_point = min(self._recovery_point, self._truncation_mark(names))
         self._snapshots = ProducerSnapshots(self._files, self._directory, names)
         self._remove_strays(names)
+        self._epochs.is_deferred = True
         try:
-            return self._open(names, self._recovery_point, clean_shutdown=clean_shutdown)
+            recovered = self._open(names, self._recovery_point, clean_shutdown=clean_shutdown)
         except DamagedBatch:
-            return self._open(names, 0, clean_shutdown=False)
+            recovered = self._open(names, 0, clean_shutdown=False)
+        self._epochs.settle()
+        return recovered
 
     def _open(self, names: list[str], proof_from: int, *, clean_shutdown: bool) -> RecoveredLog:
         """Raises DamagedBatch if the walk over what is trusted fails: then everything needs proof."""
@@ -229,7 +232,7 @@ class LogOpener:
         for place, segment in enumerate(suspects):
             later = suspects[place + 1 :]
             try:
-                self._check_segment(segment, state)
+                self._check_segment(segment, state, is_sealed=bool(later))
                 if later and segment.next_offset != later[0].base_offset:
                     self._check_gap(segment, later[0])
             except DamagedBatch as error:
@@ -249,7 +252,7 @@ class LogOpener:
             )
         segment.next_offset = following.base_offset
 
-    def _check_segment(self, segment: Segment, state: ProducerState) -> None:
+    def _check_segment(self, segment: Segment, state: ProducerState, *, is_sealed: bool) -> None:
         end = segment.size
         file = segment.handle()
         segment.begin_rebuild()
@@ -264,7 +267,8 @@ class LogOpener:
                 if aborted is not None:
                     segment.transaction_index.append(aborted)
         finally:
-            segment.seal()
+            if is_sealed:
+                segment.seal()
             self._report = self._report._replace(
                 checked_bytes=self._report.checked_bytes + segment.size,
                 rebuilt_indexes=self._report.rebuilt_indexes + 1,

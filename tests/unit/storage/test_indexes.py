@@ -214,33 +214,28 @@ def transaction_index(files: Files) -> TransactionIndex:
     return TransactionIndex(files, PATH, BASE)
 
 
-aborts = st.lists(st.tuples(st.integers(0, 5), st.integers(0, 40), st.integers(1, 30)), max_size=20)
-
-
-def abort_entries(rows: list[tuple[int, int, int]]) -> list[AbortedTransaction]:
-    """Ordered by marker; the last stable offset is the marker's successor, or an older open transaction."""
-    entries, last = [], BASE
-    for producer, length, gap in rows:
-        last += gap
-        entries.append(AbortedTransaction(producer, max(0, last - length - 1), last, last + 1))
-    return entries
-
-
-@given(aborts, st.integers(BASE - 20, BASE + 700), st.integers(0, 200))
+@given(
+    st.lists(st.tuples(st.integers(0, 4), st.booleans()), max_size=40), st.integers(0, 40), st.integers(0, 40)
+)
 def test_collect_finds_all_that_touch_the_range(
-    rows: list[tuple[int, int, int]], start: int, length: int
+    steps: list[tuple[int, bool]], start: int, length: int
 ) -> None:
+    """Producers write at successive offsets or end their transaction; each end is an abort."""
     files = MemoryFiles()
-    index, entries = transaction_index(files), abort_entries(rows)
-    for entry in entries:
-        index.append(entry)
-    touching = [
-        entry for entry in entries if entry.last_offset >= start and entry.first_offset < start + length
-    ]
-    found, is_last = transaction_index(files).collect(start, start + length)
-    assert set(found) <= set(touching)
-    missed = set(touching) - set(found)
-    assert not missed or (is_last and all(entry.first_offset >= start for entry in missed))
+    index = TransactionIndex(files, PATH, 0)
+    is_open: dict[int, int] = {}
+    entries = []
+    for offset, (producer, ends) in enumerate(steps):
+        if ends and producer in is_open:
+            first = is_open.pop(producer)
+            entries.append(AbortedTransaction(producer, first, offset, min([*is_open.values(), offset + 1])))
+            index.append(entries[-1])
+        else:
+            is_open.setdefault(producer, offset)
+    end = start + length
+    touching = [entry for entry in entries if entry.last_offset >= start and entry.first_offset < end]
+    found, _ = TransactionIndex(files, PATH, 0).collect(start, end)
+    assert found == touching
 
 
 def test_collect_stops_where_later_aborts_cannot_touch() -> None:
