@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import gc
 import logging
+import os
+import shutil
 import signal
 import sys
 
@@ -75,13 +77,22 @@ def _check_machine() -> None:
 
 
 def _say_what_to_try(broker: Broker) -> None:
-    if sys.stderr.isatty():
-        address = f"{broker.host}:{broker.port}"
-        print(
-            "\nTry, in another terminal:\n"
-            f"  echo hello | tidemill produce greetings --bootstrap {address}\n"
-            f"  tidemill consume greetings --from-beginning --bootstrap {address}\n"
-            f"  tidemill topics list --bootstrap {address}\n"
-            f"or point any Kafka client at {address}. Ctrl-C stops the broker.\n",
-            file=sys.stderr,
-        )
+    address = f"{broker.host}:{broker.port}"
+    program, option = _program(), "" if address == DEFAULT_LISTEN else f" --bootstrap {address}"
+    print(
+        "\nTry, in another terminal:\n"
+        f"  echo hello | {program} produce greetings{option}\n"
+        f"  {program} consume greetings{option}\n"
+        f"  {program} topics list{option}\n"
+        f"or point any Kafka client at {address}. Ctrl-C stops the broker.\n",
+        file=sys.stderr,
+        flush=True,
+    )
+
+
+def _program() -> str:
+    """How to call this program from here: by its name, or by its path if it is not on the search path."""
+    path = os.path.abspath(sys.argv[0])
+    if os.path.basename(path) != "tidemill" or shutil.which("tidemill") == path:
+        return "tidemill"
+    return os.path.relpath(path)

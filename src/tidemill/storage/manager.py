@@ -305,6 +305,7 @@ class LogManager:
         self, directory: DataDirectory, partition: TopicPartition, topic_id: bytes, now_ms: int
     ) -> Log:
         with self._guard(directory.path):
+            directory.forget(partition)
             log = Log.open(
                 self._files, f"{directory.path}/{partition}", self._config_of(partition.topic), clean_shutdown=True,
                 now_ms=now_ms, topic_partition=partition, topic_id=topic_id, open_files=self._open_files,

@@ -541,3 +541,20 @@ def test_many_logs_are_closed_with_one_sync() -> None:
     world.files.lose_power()
     world.boot()
     assert all(log.log_end_offset == 1 == log.recovery_point for log in world.manager.logs.values())
+
+
+def test_a_partition_made_again_inherits_no_recovery_point() -> None:
+    world = World()
+    fill(world.create("orders")[0], 30)
+    for flush in world.manager.begin_flushes(NOW_MS):
+        flush.run()
+        world.manager.complete_flush(flush)
+    world.manager.logs[TopicPartition("orders", 0)].flush()
+    for job in world.manager.begin_checkpoints():
+        job.run()
+    world.manager.delete(TopicPartition("orders", 0), NOW_MS)
+    world.manager.create(TopicPartition("orders", 0), b"n" * 16, NOW_MS)
+    for directory in world.manager.directories:
+        path = f"{directory.path}/recovery-point-offset-checkpoint"
+        if world.files.exists(path):
+            assert TopicPartition("orders", 0) not in read_offsets(world.files, path)
