@@ -52,7 +52,7 @@ def _records_by_partition(text: str) -> dict[str, list[tuple[int, str | None, st
     for part in text.split("Dumping ")[1:]:
         path, _, body = part.partition("\n")
         by_partition.setdefault(Path(path).parent.name, []).extend(
-            tuple(record) for record in dumped_records(body)
+            (r.offset, r.key, r.payload) for r in dumped_records(body)
         )
     return by_partition
 

@@ -130,7 +130,8 @@ class LogOpener:
             return self._open_empty(self._log_start_offset)
         self._log_start_offset = max(self._log_start_offset, segments.first.base_offset)
         producers = None
-        if not (clean_shutdown and self._is_end_sound(segments)):
+        is_covered = proof_from >= segments.active.base_offset
+        if not (clean_shutdown and is_covered and self._is_end_sound(segments)):
             producers = self._recover(segments, proof_from)
         end_offset = segments.active.next_offset
         self._report = self._report._replace(missing_offsets=max(0, self._recovery_point - end_offset))

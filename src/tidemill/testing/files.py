@@ -152,6 +152,8 @@ class MemoryFile:
         return len(data)
 
     def read(self, position: int, length: int) -> bytes:
+        if position < 0 or length < 0:
+            raise OSError(errno.EINVAL, "a negative position or length", self.path)
         self._files.maybe_fail("read", self.path)
         return bytes(self._open_node().data[position : position + length])
 

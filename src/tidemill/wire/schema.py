@@ -13,7 +13,8 @@ and is its default when read, so version differences never reach a handler.
 
 Input is hostile until read: every count and length is checked against the bytes that remain *before*
 anything is allocated, unknown tagged fields are skipped (as Kafka does), and any violation raises
-`MalformedMessage`. A message with n bytes left can therefore hold at most n array elements.
+`MalformedMessage`. A message with n bytes left can therefore hold at most n array elements, and never more than
+`MAX_ELEMENTS`.
 
 Limits: `struct` fields of type float64 and uint16/32 exist because Kafka's schemas use them; generics,
 maps and default expressions do not exist because Kafka's schemas have none.
@@ -22,6 +23,7 @@ maps and default expressions do not exist because Kafka's schemas have none.
 from __future__ import annotations
 
 import struct as _struct
+import threading
 from collections.abc import Callable
 from typing import Any, ClassVar, NamedTuple, TypeVar, dataclass_transform
 
@@ -31,6 +33,8 @@ FOREVER = 0x7FFF
 ZERO_UUID = bytes(16)
 MAX_TAGGED_FIELDS = 1_000
 """More tagged fields than this in one struct are an attack: Kafka's largest struct has seven."""
+MAX_ELEMENTS = 100_000
+"""Array elements of one message, all its arrays together: more would hold up everybody else."""
 
 Reader = Callable[[Any, int], tuple[Any, int]]
 Writer = Callable[[bytearray, Any], None]
@@ -199,6 +203,7 @@ def decode(cls: type[M], version: int, data: bytes, position: int = 0) -> M:
 
 def decode_from(cls: type[M], version: int, data: bytes, position: int) -> tuple[M, int]:
     """The message and the position after it."""
+    _budget.elements = MAX_ELEMENTS
     try:
         value: M
         value, position = _struct_reader(cls, version, version >= cls.FLEXIBLE)(data, position)
@@ -208,6 +213,14 @@ def decode_from(cls: type[M], version: int, data: bytes, position: int) -> tuple
     except UnicodeDecodeError as error:
         raise MalformedMessage(f"{cls.__name__} v{version} holds a string that is not UTF-8") from error
 
+
+class _Budget(threading.local):
+    """What is left of `MAX_ELEMENTS` for the message being decoded in this thread."""
+
+    elements = MAX_ELEMENTS
+
+
+_budget = _Budget()
 
 # -- numbers and lengths ------------------------------------------------------------------------------
 
@@ -331,6 +344,9 @@ def _array_reader(wire: WireType, version: int, flexible: bool, nullable: bool) 
             raise MalformedMessage(f"an array that must not be null has {count} elements")
         if count * minimum > len(data) - position:
             raise MalformedMessage(f"an array of {count} elements is longer than its message")
+        _budget.elements -= count
+        if _budget.elements < 0:
+            raise MalformedMessage(f"more than {MAX_ELEMENTS} array elements in one message")
         values = []
         for _ in range(count):
             value, position = read_element(data, position)
