@@ -71,7 +71,9 @@ async def _serve(options: StartOptions) -> int:
 
 def _check_machine() -> None:
     """Limits that many partitions would run into, in one line with the commands that raise them."""
-    low = [f"{check.name} is {check.found} ({check.remedy})" for check in machine_checks() if not check.is_good]
+    low = [
+        f"{check.name} is {check.found} ({check.remedy})" for check in machine_checks() if not check.is_good
+    ]
     if low:
         logger.warning("low for thousands of partitions: %s; `tidemill doctor` says why", ", ".join(low))
 
