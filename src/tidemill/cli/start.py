@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from tidemill.server.main import StartOptions, run
 
-DESCRIPTION = "Start a broker. It prints `ready HOST:PORT` on standard output when it serves, and logs on standard error."
+DESCRIPTION = "Start a broker: `ready HOST:PORT` on standard output when it serves, logs on standard error."
 EXAMPLE = """example:
   tidemill start --data-dir data --listen 127.0.0.1:9092 --set log.retention.hours=24
 
