@@ -15,6 +15,8 @@ from tidemill.api.services import Services
 if TYPE_CHECKING:
     from tidemill.api.configs import ConfigApi
     from tidemill.api.coordinators import CoordinatorApi
+    from tidemill.api.group_offsets import GroupOffsetApi
+    from tidemill.api.groups import GroupApi
     from tidemill.api.logs import LogApi
     from tidemill.api.metadata import MetadataApi
     from tidemill.api.offsets import OffsetApi
@@ -76,7 +78,19 @@ class Handlers:
     def coordinators(self) -> CoordinatorApi:
         from tidemill.api.coordinators import CoordinatorApi
 
-        return CoordinatorApi(self._services)
+        return CoordinatorApi(self._services, self.topics)
+
+    @cached_property
+    def groups(self) -> GroupApi:
+        from tidemill.api.groups import GroupApi
+
+        return GroupApi(self._services)
+
+    @cached_property
+    def group_offsets(self) -> GroupOffsetApi:
+        from tidemill.api.group_offsets import GroupOffsetApi
+
+        return GroupOffsetApi(self._services)
 
     @cached_property
     def telemetry(self) -> TelemetryApi:

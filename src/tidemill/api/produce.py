@@ -17,6 +17,7 @@ from typing import Any
 from tidemill.api.batch_check import BadRecords, check_batch, needs_rewrite, rewrite_batch
 from tidemill.api.context import RequestContext, ResponseSlot
 from tidemill.api.services import Services
+from tidemill.metadata.image import is_internal_topic
 from tidemill.model.errors import ApiError, ErrorCode
 from tidemill.model.ids import TopicPartition
 from tidemill.replication.delayed import WaitingAppend
@@ -38,6 +39,8 @@ from tidemill.wire.produce_codec import (
 logger = logging.getLogger(__name__)
 
 ACKS_NONE = 0
+ADMIN_CLIENT_ID = "__admin_client"
+"""Who calls itself this may write to the coordinators' topics, as in Kafka."""
 VALID_ACKS = (ACKS_ALL, ACKS_NONE, 1)
 
 Finish = Callable[[list[ProduceTopicResult]], None]
@@ -133,6 +136,8 @@ class ProduceApi:
             if state is None:
                 raise ApiError(ErrorCode.UNKNOWN_TOPIC_ID)
             name = state.name
+        if is_internal_topic(name) and context.client_id != ADMIN_CLIENT_ID:
+            raise ApiError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"Cannot append to internal topic {name}")
         partition = self._partitions.get(TopicPartition(name, index))
         if partition is None:
             raise ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)

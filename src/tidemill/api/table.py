@@ -43,7 +43,6 @@ class Api(NamedTuple):
 
 PRODUCE, FETCH, API_VERSIONS = 0, 1, 18
 
-_NO_GROUPS = "there is no group or transaction coordinator yet: the answer names this broker"
 _NO_TRANSACTIONS = "a transactional id is refused: there is no transaction coordinator yet"
 
 APIS = (
@@ -51,7 +50,15 @@ APIS = (
     Api(FETCH, "Fetch", 4, 18, 12, "fetch.handle", gaps="no preferred read replica, no tiered storage"),
     Api(2, "ListOffsets", 1, 11, 6, "offsets.list_offsets", "list_offsets"),
     Api(3, "Metadata", 0, 13, 9, "metadata.metadata", "metadata"),
-    Api(10, "FindCoordinator", 0, 6, 3, "coordinators.find_coordinator", "find_coordinator", gaps=_NO_GROUPS),
+    Api(8, "OffsetCommit", 2, 10, 8, "group_offsets.offset_commit", "offset_commit"),
+    Api(9, "OffsetFetch", 1, 10, 6, "group_offsets.offset_fetch", "offset_fetch"),
+    Api(10, "FindCoordinator", 0, 6, 3, "coordinators.find_coordinator", "find_coordinator"),
+    Api(11, "JoinGroup", 0, 9, 6, "groups.join_group", "join_group"),
+    Api(12, "Heartbeat", 0, 4, 4, "groups.heartbeat", "heartbeat"),
+    Api(13, "LeaveGroup", 0, 5, 4, "groups.leave_group", "leave_group"),
+    Api(14, "SyncGroup", 0, 5, 4, "groups.sync_group", "sync_group"),
+    Api(15, "DescribeGroups", 0, 6, 5, "groups.describe_groups", "describe_groups"),
+    Api(16, "ListGroups", 0, 5, 3, "groups.list_groups", "list_groups"),
     Api(API_VERSIONS, "ApiVersions", 0, 4, 3, "versions.api_versions", "api_versions", True),
     Api(19, "CreateTopics", 2, 7, 5, "topics.create_topics", "create_topics"),
     Api(20, "DeleteTopics", 1, 6, 4, "topics.delete_topics", "delete_topics"),
@@ -62,7 +69,9 @@ APIS = (
     Api(33, "AlterConfigs", 0, 2, 2, "configs.alter_configs", "alter_configs"),
     Api(35, "DescribeLogDirs", 1, 5, 2, "logs.describe_log_dirs", "describe_log_dirs"),
     Api(37, "CreatePartitions", 0, 3, 2, "topics.create_partitions", "create_partitions"),
+    Api(42, "DeleteGroups", 0, 2, 2, "groups.delete_groups", "delete_groups"),
     Api(44, "IncrementalAlterConfigs", 0, 1, 1, "configs.incremental_alter_configs", "incremental_alter_configs"),
+    Api(47, "OffsetDelete", 0, 0, 32767, "group_offsets.offset_delete", "offset_delete"),
     Api(60, "DescribeCluster", 0, 2, 0, "metadata.describe_cluster", "describe_cluster"),
     Api(61, "DescribeProducers", 0, 0, 0, "producers.describe_producers", "describe_producers"),
     Api(71, "GetTelemetrySubscriptions", 0, 0, 0, "telemetry.get_subscriptions", "get_telemetry_subscriptions"),
