@@ -120,13 +120,12 @@ def main() -> int:
         "command": " ".join(["python -m bench", *sys.argv[1:]]),
         "rounds": plan.rounds,
         "scale": plan.scale,
-        "quick": chosen.quick,
+        "complete": not chosen.quick and not chosen.workloads,
         "librdkafka": libversion()[0],
         "kafka": KAFKA_VERSION,
     }
     report = Report(samples, subject, reference, about)
-    stem = about["date"] + ("-quick" if chosen.quick else "") + ("-part" if chosen.workloads else "")
-    paths = report.write(str(stem))
+    paths = report.write()
     console.print(Markdown(report.as_markdown()))
     for verdict in report.verdicts:
         console.print(

@@ -126,9 +126,14 @@ def _take(consumer: Consumer, count: int) -> list[Message]:
     if len(messages) < count:
         raise TimeoutError(f"only {len(messages)} of {count} messages came")
     for message in (messages[0], messages[-1]):
-        if message.error():
-            raise RuntimeError(message.error().str())
+        _raise_error(message)
     return messages
+
+
+def _raise_error(message: Message) -> None:
+    error = message.error()
+    if error is not None:
+        raise RuntimeError(error.str())
 
 
 def send_at_rate(job: Job, wait_go: Wait) -> dict[str, float]:
@@ -172,9 +177,8 @@ def tail(job: Job, wait_go: Wait) -> dict[str, Any]:
         if message is None:
             continue
         now = time.monotonic_ns()
-        if message.error():
-            raise RuntimeError(message.error().str())
-        due = STAMP.unpack_from(message.value())[0]
+        _raise_error(message)
+        due = STAMP.unpack_from(message.value() or b"")[0]
         if due != WARM_UP:
             pairs.append((due, now - due))
     return {"pairs": pairs, "missing": job["count"] - len(pairs)}

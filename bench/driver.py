@@ -22,7 +22,7 @@ from bench.peers import ROOT, BrokerProcess
 class Client:
     """One client process; it is warm and waiting when the constructor returns."""
 
-    def __init__(self, role: str, peer: BrokerProcess, wait: bool = True, **job: Any) -> None:
+    def __init__(self, role: str, peer: BrokerProcess, **job: Any) -> None:
         job = {"settings": {}, **job, "role": role, "bootstrap": peer.bootstrap}
         self._errors = tempfile.TemporaryFile("w+")  # noqa: SIM115 (closed by close)
         self._role = role
@@ -34,10 +34,6 @@ class Client:
             text=True,
             cwd=ROOT,
         )
-        if wait:
-            self.wait_ready()
-
-    def wait_ready(self) -> None:
         if self._line() != "ready":
             self._fail("was not ready")
 

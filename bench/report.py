@@ -14,10 +14,11 @@ from pathlib import Path
 from typing import Any
 
 from bench.metrics import BARS, METRICS, Metric, Samples, Verdict, judge, ratio, ratio_spread
-from bench.peers import KAFKA_VERSION
+from bench.peers import KAFKA_VERSION, ROOT
 from bench.statistics_of import summarise
 
-RESULTS = Path(__file__).resolve().parent / "results"
+RESULTS = ROOT / "bench" / "results"
+TRIALS = ROOT / ".cache" / "bench"
 NAMES = {"tidemill": "Tidemill", "kafka": f"Apache Kafka {KAFKA_VERSION}"}
 
 
@@ -29,10 +30,11 @@ class Report:
         self.verdicts = judge(samples, subject, reference)
         self.measured = [metric for metric in METRICS if metric.key in samples]
 
-    def write(self, stem: str) -> list[Path]:
-        """All three files; their paths."""
-        RESULTS.mkdir(exist_ok=True)
-        data, table, plot = (RESULTS / f"{stem}.{ending}" for ending in ("json", "md", "png"))
+    def write(self) -> list[Path]:
+        """All three files, named by the date; their paths. Trials and partial runs are not kept with the results."""
+        folder = RESULTS if self.about["complete"] else TRIALS
+        folder.mkdir(parents=True, exist_ok=True)
+        data, table, plot = (folder / f"{self.about['date']}.{ending}" for ending in ("json", "md", "png"))
         data.write_text(json.dumps(self.as_json(), indent=1) + "\n")
         table.write_text(self.as_markdown())
         self.plot(plot)
@@ -58,6 +60,7 @@ class Report:
         lines = [
             f"Measured on {self.about['date']} with `{self.about['command']}` on {machine()['description']};",
             f"medians of {self.about['rounds']} interleaved rounds, the spread of the ratio in brackets.",
+            *([] if self.about["scale"] == 1 else ["", "**A trial with small sizes; not to be quoted.**"]),
             "",
             f"| workload | {subject} | {reference} | ratio | bar |",
             "|---|---|---|---|---|",
@@ -120,6 +123,7 @@ class Report:
         axes.xaxis.set_minor_formatter(NullFormatter())
         axes.axvline(1, color="black", linewidth=0.8)
         axes.set_yticks(list(places), [row[0] for row in rows], fontsize=8)
+        axes.set_ylim(0.3, len(rows) + 0.7)
         axes.grid(axis="x", color="#ddd")
         axes.set_axisbelow(True)
         axes.set_xlabel(

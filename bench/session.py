@@ -17,7 +17,15 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import NamedTuple
 
-from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, NewTopic
+from confluent_kafka import TopicPartition
+from confluent_kafka.admin import (
+    AdminClient,
+    AlterConfigOpType,
+    ConfigEntry,
+    ConfigResource,
+    NewTopic,
+    OffsetSpec,
+)
 
 from bench.metrics import BY_KEY, Samples
 from bench.peers import BrokerProcess, make_peer
@@ -92,13 +100,13 @@ class Session:
 
 
 def admin(peer: BrokerProcess) -> AdminClient:
-    return AdminClient({"bootstrap.servers": peer.bootstrap})
+    return AdminClient({"bootstrap.servers": peer.bootstrap, "log_level": 4})
 
 
 def create_topics(
     peer: BrokerProcess, partitions_by_topic: dict[str, int], config: dict[str, str] | None = None
 ) -> float:
-    """Create topics in requests of a hundred and wait until each partition has a leader; the seconds it took."""
+    """Create topics in requests of a hundred and wait until each partition is served; the seconds it took."""
     client = admin(peer)
     settings = {key.replace("_", "."): value for key, value in (config or {}).items()}
     topics = [NewTopic(name, count, 1, config=settings) for name, count in partitions_by_topic.items()]
@@ -108,19 +116,30 @@ def create_topics(
             topics[start : start + 100], request_timeout=ADMIN_SECONDS
         ).values():
             future.result(ADMIN_SECONDS)
-    while not _all_led(client, partitions_by_topic):
-        time.sleep(0.05)
+    _wait_served(client, partitions_by_topic)
     return time.monotonic() - began
 
 
-def _all_led(client: AdminClient, partitions_by_topic: dict[str, int]) -> bool:
-    found = client.list_topics(timeout=ADMIN_SECONDS).topics
-    return all(
-        name in found
-        and len(found[name].partitions) == count
-        and all(partition.leader >= 0 for partition in found[name].partitions.values())
-        for name, count in partitions_by_topic.items()
-    )
+def _wait_served(client: AdminClient, partitions_by_topic: dict[str, int]) -> None:
+    """A broker may answer a creation before it has made the logs; a partition counts when it gives its offsets.
+
+    The last one is asked again and again, then all of them once or twice, so that asking costs little.
+    """
+    everything = [
+        TopicPartition(name, number) for name, count in partitions_by_topic.items() for number in range(count)
+    ]
+    for asked in (everything[-1:], everything):
+        deadline = time.monotonic() + ADMIN_SECONDS
+        while not _serves(client, asked):
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"{len(asked)} partitions were not served in {ADMIN_SECONDS} s")
+            time.sleep(0.02)
+
+
+def _serves(client: AdminClient, partitions: list[TopicPartition]) -> bool:
+    asked = {partition: OffsetSpec.latest() for partition in partitions}
+    futures = client.list_offsets(asked, request_timeout=ADMIN_SECONDS).values()
+    return all(future.exception(ADMIN_SECONDS) is None for future in futures)
 
 
 def alter_topic(peer: BrokerProcess, topic: str, **config: str) -> None:

@@ -16,7 +16,7 @@ class Summary(NamedTuple):
     median: float
     low: float
     high: float
-    count: int
+    rounds: int
 
 
 def summarise(samples: Sequence[float]) -> Summary:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import os
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,6 +14,11 @@ from cluster_under_test import PEER, Cluster, running_cluster
 from tidemill.testing import SubprocessBroker
 
 OwnBroker = Callable[..., SubprocessBroker]
+ROOT = Path(__file__).resolve().parents[1]
+
+# Brokers are started a few hundred times: they must not compile their sources each time, whatever the environment says.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+os.environ["PYTHONPYCACHEPREFIX"] = str(ROOT / ".cache" / "pycache")
 
 
 @pytest.fixture(scope="session")

@@ -18,7 +18,7 @@ from tidemill.ports.machine import WANTED_MAPS, machine_checks
 from tidemill.wire.batch import Record, build_batch
 
 
-@pytest.mark.parametrize("command", [(), ("topics",), ("topics", "create"), ("consume",), ("log", "dump")])
+@pytest.mark.parametrize("command", [(), ("topics", "create"), ("log", "dump")])
 def test_help_loads_no_client_and_no_rich(command: tuple[str, ...]) -> None:
     program = (
         "import sys, tidemill.cli.main as m\n"

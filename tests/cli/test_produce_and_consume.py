@@ -29,8 +29,10 @@ def test_lines_there_and_back(run: Run, topic: str) -> None:
     assert lines(run, topic, "--from-beginning") == ["first", "second", "", "last without newline"]
 
 
-@pytest.mark.parametrize("compression", ["none", "gzip", "snappy", "lz4", "zstd"])
-@pytest.mark.parametrize("acks", ["all", "1", "0"])
+@pytest.mark.parametrize(
+    ("compression", "acks"),
+    [("none", "0"), ("gzip", "1"), ("snappy", "all"), ("lz4", "all"), ("zstd", "all")],
+)
 def test_all_codecs_and_acks(run: Run, topic: str, compression: str, acks: str) -> None:
     numbers = [str(n) for n in range(2_000)]
     run("produce", topic, "--compression", compression, "--acks", acks, "-q", stdin="\n".join(numbers))
@@ -39,9 +41,8 @@ def test_all_codecs_and_acks(run: Run, topic: str, compression: str, acks: str) 
 
 def test_keys_headers_and_tombstones(run: Run, topic: str) -> None:
     text = "a:1\nb:2:3\na:\n"
-    report = run(
-        "produce", topic, "--key-separator", ":", "-H", "trace=7", "-H", "empty=", "--empty-is-null", "--json", stdin=text
-    )  # fmt: skip
+    options = ("--key-separator", ":", "-H", "trace=7", "-H", "empty=", "--empty-is-null", "--json")
+    report = run("produce", topic, *options, stdin=text)
     assert json.loads(report.stdout) == {
         "topic": topic, "sent": 3, "partitions": [{"partition": 0, "first_offset": 0, "last_offset": 2}],
     }  # fmt: skip

@@ -6,13 +6,15 @@ The tool ends with exit code 0 whatever it finds, so its words are searched for 
 from __future__ import annotations
 
 import json
+import shutil
 from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import pytest
 from kafka_tools import complaints, dump_log, dumped_records
-from sample_data import SHORTENED_TO, Written
+from sample_data import SHORTENED_TO, TRANSACTIONS, Written
+from tidemill_peer import TidemillPeer
 
 METADATA = "__cluster_metadata-0"
 
@@ -33,7 +35,7 @@ def test_logs_hold_what_was_written(written_by_us: Written) -> None:
     assert "isvalid: true" in text
     dumped = _records_by_partition(text)
     for (topic, partition), records in written_by_us.sample.records.items():
-        if topic == "transactions":
+        if topic == TRANSACTIONS:
             continue  # its file also holds what was aborted
         found = [
             record
@@ -50,7 +52,7 @@ def _records_by_partition(text: str) -> dict[str, list[tuple[int, str | None, st
     for part in text.split("Dumping ")[1:]:
         path, _, body = part.partition("\n")
         by_partition.setdefault(Path(path).parent.name, []).extend(
-            tuple(record) for record in dumped_records(body)
+            (r.offset, r.key, r.payload) for r in dumped_records(body)
         )
     return by_partition
 
@@ -93,11 +95,31 @@ def test_producer_snapshots(written_by_us: Written) -> None:
     assert "lastSequence: 119" in text, "the last sequence of a producer of 120 messages is missing"
 
 
-def test_aborted_transaction_index(written_by_us: Written) -> None:
-    indexes = [path for path in written_by_us.directory.glob("*/*.txnindex") if path.stat().st_size]
-    if not indexes:
-        pytest.skip("no transaction was aborted in this directory")
-    assert "firstOffset: " in dump_log(indexes)
+def test_rebuilt_files_of_a_transactional_log(written_by_kafka: Written, data_copy: Path) -> None:
+    """We lose everything but Kafka's log, recover, and Kafka's tool finds in our files what was in its own."""
+    shutil.copytree(written_by_kafka.directory, data_copy)
+    directory = data_copy / f"{TRANSACTIONS}-0"
+    patterns = ("*.txnindex", "*.snapshot")
+    before = _dumped_without_paths(directory, patterns)
+    assert "firstOffset: " in before
+    lost = [path for pattern in (*patterns, "*.index", "*.timeindex") for path in directory.glob(pattern)]
+    for path in (*lost, data_copy / ".kafka_cleanshutdown", data_copy / "recovery-point-offset-checkpoint"):
+        path.unlink()
+    with TidemillPeer(data_directory=data_copy) as broker:
+        broker.stop()
+        assert _dumped_without_paths(directory, patterns) == before
+        indexes = [*directory.glob("*.index"), *directory.glob("*.timeindex")]
+        assert_no_complaint(dump_log(indexes, "--index-sanity-check"))
+
+
+def _dumped_without_paths(directory: Path, patterns: tuple[str, ...]) -> str:
+    """What the tool says of the files that hold something; the newest of each kind, where there are several."""
+    newest = [
+        max(found)
+        for pattern in patterns
+        if (found := [p for p in directory.glob(pattern) if p.stat().st_size])
+    ]
+    return dump_log(newest).replace(str(directory), "")
 
 
 def test_metadata_log_decodes(written_by_us: Written) -> None:

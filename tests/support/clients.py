@@ -9,12 +9,17 @@ from __future__ import annotations
 
 import asyncio
 import time
+import warnings
 from collections.abc import Coroutine, Sequence
 from typing import Any, NamedTuple, Protocol, TypeVar
 
 import aiokafka
 import confluent_kafka
-import kafka
+
+with warnings.catch_warnings():  # kafka-python reads its schemas in a way that Python 3.11 calls old
+    warnings.simplefilter("ignore", DeprecationWarning)
+    import kafka
+    import kafka.admin
 
 TIMEOUT_SECONDS = 30.0
 COMPRESSIONS = ("none", "gzip", "snappy", "lz4", "zstd")

@@ -32,16 +32,33 @@ def data_batch(
 
 
 def producer_batch(
-    producer_id: int, sequence: int, count: int = 1, *, epoch: int = 0, transactional: bool = False, **fields: Any
+    producer_id: int,
+    sequence: int,
+    count: int = 1,
+    *,
+    epoch: int = 0,
+    transactional: bool = False,
+    **fields: Any,
 ) -> bytearray:
     attributes = TRANSACTIONAL_MASK if transactional else 0
     return data_batch(
-        count, producer_id=producer_id, producer_epoch=epoch, base_sequence=sequence, attributes=attributes, **fields
+        count,
+        producer_id=producer_id,
+        producer_epoch=epoch,
+        base_sequence=sequence,
+        attributes=attributes,
+        **fields,
     )
 
 
 def marker_batch(
-    producer_id: int, *, commit: bool, epoch: int = 0, coordinator_epoch: int = 0, offset: int = 0, **fields: Any
+    producer_id: int,
+    *,
+    commit: bool,
+    epoch: int = 0,
+    coordinator_epoch: int = 0,
+    offset: int = 0,
+    **fields: Any,
 ) -> bytearray:
     """The control batch that ends a transaction."""
     key, value = struct.pack(">hh", 0, int(commit)), struct.pack(">hi", 0, coordinator_epoch)
@@ -72,7 +89,9 @@ def read_bytes(log: Log, offset: int, limit: int | None = None, max_bytes: int =
     return b"" if records is None else records.file.read(records.position, records.length)
 
 
-def read_records(log: Log, offset: int | None = None, limit: int | None = None) -> list[tuple[int, bytes | None]]:
+def read_records(
+    log: Log, offset: int | None = None, limit: int | None = None
+) -> list[tuple[int, bytes | None]]:
     """(offset, value) of everything from here to the limit, as a consumer would collect it."""
     position = log.log_start_offset if offset is None else offset
     found: list[tuple[int, bytes | None]] = []

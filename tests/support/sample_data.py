@@ -14,7 +14,7 @@ import time
 from pathlib import Path
 from typing import NamedTuple
 
-from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
+from confluent_kafka import Consumer, KafkaError, Message, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
@@ -176,19 +176,24 @@ def read_partition(bootstrap: str, topic: str, partition: int, known: Sample | N
             message = consumer.poll(1.0)
             if message is None:
                 continue
-            if message.error():
-                if message.error().code() == KafkaError._PARTITION_EOF:
-                    return records
-                raise AssertionError(f"reading {topic}-{partition}: {message.error()}")
-            headers = tuple((name, value.decode()) for name, value in message.headers() or ())
-            timestamp_ms = None if own_times else message.timestamp()[1]
-            records.append(
-                Record(message.offset(), _text(message.key()), _text(message.value()), headers, timestamp_ms)
-            )
+            error = message.error()
+            if error is None:
+                records.append(_seen(message, own_times))
+            elif error.code() == KafkaError._PARTITION_EOF:
+                return records
+            else:
+                raise AssertionError(f"reading {topic}-{partition}: {error}")
     finally:
         consumer.close()
     raise TimeoutError(f"the end of {topic}-{partition} was not reached; {len(records)} records came")
 
 
-def _text(value: bytes | None) -> str | None:
-    return None if value is None else value.decode()
+def _seen(message: Message, own_times: bool) -> Record:
+    """A message in the sample's shape."""
+    headers = tuple((str(name), _text(value) or "") for name, value in list(message.headers() or ()))
+    timestamp_ms = None if own_times else message.timestamp()[1]
+    return Record(message.offset() or 0, _text(message.key()), _text(message.value()), headers, timestamp_ms)
+
+
+def _text(value: str | bytes | None) -> str | None:
+    return value.decode() if isinstance(value, bytes) else value

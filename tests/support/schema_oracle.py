@@ -71,10 +71,9 @@ def their_encode(entity: Any) -> bytes:
 
 
 def fields_of(cls: type[Message], version: int) -> Iterator[tuple[str, WireField]]:
-    for field in dataclasses.fields(cls):  # type: ignore[arg-type]
-        wire: WireField = field.metadata["wire"]
+    for name, wire in cls.FIELDS.items():
         if wire.is_in(version):
-            yield field.name, wire
+            yield name, wire
 
 
 def neutral_name(name: str) -> str:

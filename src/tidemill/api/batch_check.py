@@ -22,8 +22,8 @@ from tidemill.wire.batch import (
 
 ZSTD_SINCE = 7
 CODEC_IDS = {"uncompressed": 0, "none": 0, "gzip": 1, "snappy": 2, "lz4": 3, "zstd": 4}
-MAX_DECOMPRESSED_RATIO = 1024
-MAX_DECOMPRESSED_BYTES = 256 * 1024 * 1024
+MAX_EXPANSION = 16
+"""How many times `max.message.bytes` a batch may unpack to; clients bound the unpacked size of their batches too."""
 
 
 class BadRecords(ApiError):
@@ -104,7 +104,7 @@ def needs_rewrite(header: BatchHeader, config: LogConfig) -> bool:
 def rewrite_batch(records: memoryview, header: BatchHeader, config: LogConfig) -> memoryview:
     """Check keys where the topic is compacted, recompress where it has its own codec; runs in a thread."""
     try:
-        payload = _decompressed(records, header)
+        payload = _decompressed(records, header, MAX_EXPANSION * config.max_message_bytes)
         if config.is_compacted:
             _check_keys(header, payload)
         elif sum(1 for _ in iterate_records(header, payload)) != header.record_count:
@@ -118,11 +118,10 @@ def rewrite_batch(records: memoryview, header: BatchHeader, config: LogConfig) -
     return memoryview(encode_batch(header._replace(attributes=header.attributes & ~0x07 | codec), compressed))
 
 
-def _decompressed(records: memoryview, header: BatchHeader) -> bytes:
+def _decompressed(records: memoryview, header: BatchHeader, limit: int) -> bytes:
     payload = bytes(records[HEADER_SIZE:])
     if header.compression == 0:
         return payload
-    limit = min(MAX_DECOMPRESSED_BYTES, max(1 << 20, len(payload) * MAX_DECOMPRESSED_RATIO))
     return compression.decompress(header.compression, payload, limit)
 
 

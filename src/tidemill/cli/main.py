@@ -12,56 +12,19 @@ from __future__ import annotations
 
 import os
 import sys
-from typing import Annotated, NoReturn
-
-import typer
-
-from tidemill.cli.consume import consume
-from tidemill.cli.doctor import doctor
-from tidemill.cli.errors import EXIT_REFUSED, CommandError
-from tidemill.cli.groups import app as group_commands
-from tidemill.cli.log import app as log_commands
-from tidemill.cli.produce import produce
-from tidemill.cli.start import start
-from tidemill.cli.topics import app as topic_commands
+from typing import NoReturn
 
 EXIT_INTERRUPTED = 130
 
-app = typer.Typer(
-    name="tidemill",
-    help="A message queue that any Kafka client can talk to.",
-    no_args_is_help=True,
-    rich_markup_mode=None,
-    pretty_exceptions_enable=False,
-    context_settings={"help_option_names": ["-h", "--help"]},
-)
-app.command()(start)
-app.add_typer(topic_commands, name="topics")
-app.command()(produce)
-app.command()(consume)
-app.add_typer(group_commands, name="groups")
-app.add_typer(log_commands, name="log")
-app.command()(doctor)
-
-
-def _print_version(wanted: bool) -> None:
-    if wanted:
-        from importlib.metadata import version
-
-        print(f"tidemill {version('tidemill')}")
-        raise typer.Exit
-
-
-@app.callback()
-def _options(
-    version: Annotated[
-        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version.")
-    ] = False,
-) -> None:
-    """A message queue that any Kafka client can talk to."""
-
 
 def main() -> NoReturn:
+    if sys.argv[1:2] == ["start"]:
+        from tidemill.cli.start import start
+
+        sys.exit(start(sys.argv[2:]))
+    from tidemill.cli.commands import app
+    from tidemill.cli.errors import EXIT_REFUSED, CommandError
+
     try:
         app(prog_name="tidemill")
     except CommandError as error:

@@ -1,38 +1,43 @@
-"""`tidemill start`: a broker in this process, until Ctrl-C or SIGTERM."""
+"""`tidemill start`: a broker in this process, until Ctrl-C or SIGTERM.
+
+Parsed by argparse and reached without loading the framework of the other commands: a broker that is started for
+every test should not spend half of its start on a command line.
+"""
 
 from __future__ import annotations
 
-from typing import Annotated
+import argparse
+from collections.abc import Sequence
 
-import typer
+from tidemill.server.main import StartOptions, run
+
+DESCRIPTION = "Start a broker: `ready HOST:PORT` on standard output when it serves, logs on standard error."
+EXAMPLE = """example:
+  tidemill start --data-dir data --listen 127.0.0.1:9092 --set log.retention.hours=24
+
+Settings have Kafka's names. A flag beats --set, --set beats the file."""
 
 
-def start(
-    data_dir: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--data-dir", "-d", metavar="DIR", help="Where the data are kept; may be repeated. [data]"
-        ),
-    ] = None,
-    listen: Annotated[
-        str | None, typer.Option("--listen", "-l", metavar="HOST:PORT", help="[127.0.0.1:9092]")
-    ] = None,
-    advertise: Annotated[
-        str | None,
-        typer.Option("--advertise", metavar="HOST:PORT", help="What clients connect to, if not --listen."),
-    ] = None,
-    config: Annotated[
-        str | None, typer.Option("--config", "-c", metavar="FILE", help="A server.properties as of Kafka.")
-    ] = None,
-    settings: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--set", "-s", metavar="KEY=VALUE", help="One setting, before the file; may be repeated."
-        ),
-    ] = None,
-) -> None:
-    """Start a broker. It prints `ready HOST:PORT` when it serves."""
-    from tidemill.server.main import StartOptions, run
+def start(arguments: Sequence[str]) -> int:
+    """Run a broker with these arguments; the exit code of the process."""
+    chosen = _parser().parse_args(arguments)
+    return run(StartOptions(chosen.data_dir, chosen.listen, chosen.advertise, chosen.config, chosen.settings))
 
-    code = run(StartOptions(data_dir or [], listen, advertise, config, settings or []))
-    raise typer.Exit(code)
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        "tidemill start",
+        description=DESCRIPTION,
+        epilog=EXAMPLE,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    add = parser.add_argument
+    add("--data-dir", "-d", metavar="DIR", action="append", default=[],
+        help="where the data are kept; may be repeated [data]")  # fmt: skip
+    add("--listen", "-l", metavar="HOST:PORT", help="port 0 takes a free one [127.0.0.1:9092]")
+    add("--advertise", metavar="HOST:PORT", help="what clients connect to, if not --listen")
+    add("--config", "-c", metavar="FILE", help="a server.properties as of Kafka")
+    add("--set", "-s", metavar="KEY=VALUE", dest="settings", action="append", default=[],
+        help="one setting; may be repeated")  # fmt: skip
+    return parser

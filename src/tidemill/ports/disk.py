@@ -154,6 +154,18 @@ class Disk:
         finally:
             os.close(descriptor)
 
+    def sync_filesystem(self, path: str) -> None:
+        import ctypes
+
+        library = ctypes.CDLL(None, use_errno=True)
+        descriptor = os.open(path, os.O_RDONLY)
+        try:
+            if library.syncfs(descriptor) != 0:
+                number = ctypes.get_errno()
+                raise OSError(number, os.strerror(number), path)
+        finally:
+            os.close(descriptor)
+
     def read_all(self, path: str) -> bytes:
         with open(path, "rb") as file:
             return file.read()

@@ -80,6 +80,10 @@ class Files(Protocol):
 
     def sync_directory(self, path: str) -> None: ...
 
+    def sync_filesystem(self, path: str) -> None:
+        """Everything on the file system of this path, in one call: for thousands of files at once."""
+        ...
+
     def read_all(self, path: str) -> bytes: ...
 
     def write_atomic(self, path: str, data: bytes, *, sync: bool = True) -> None:

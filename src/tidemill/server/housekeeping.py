@@ -22,7 +22,7 @@ from tidemill.storage.manager import LogManager
 
 logger = logging.getLogger(__name__)
 
-LOGS_PER_STEP = 50
+LOGS_PER_STEP = 200
 FLUSH_CHECK_INTERVAL_S = 1.0
 REMOVAL_INTERVAL_S = 1.0
 SNAPSHOT_CHECK_INTERVAL_S = 30.0
@@ -81,9 +81,12 @@ class Housekeeping:
             logger.info("retention removed %d segments", removed)
 
     async def flush(self) -> None:
-        for flush in self._logs.begin_flushes(self._clock.wall_ms()):
-            await self._in_thread(flush.run)
-            self._logs.complete_flush(flush)
+        for step, flush in enumerate(self._logs.flush_pass(self._clock.wall_ms())):
+            if flush is not None:
+                await self._in_thread(flush.run)
+                self._logs.complete_flush(flush)
+            elif step % LOGS_PER_STEP == LOGS_PER_STEP - 1:
+                await asyncio.sleep(0)
 
     async def write_checkpoints(self) -> None:
         for job in self._logs.begin_checkpoints():

@@ -21,6 +21,8 @@ FRAME_PATIENCE_S = 8.0
 MINIMUM_BYTES_PER_S = 1024
 SWEEP_INTERVAL_S = 1.0
 ACCEPTS_PER_TURN = 64
+COMPLAINTS_PER_SWEEP = 5
+"""Malformed requests that get a line of their own; a flood of them must not fill the disk with logs."""
 PAUSE_AFTER_ACCEPT_ERROR_S = 0.1
 
 
@@ -44,6 +46,7 @@ class Listener:
         self._sweeper: asyncio.TimerHandle | None = None
         self.refused_count = 0
         self.malformed_count = 0
+        self._malformed_since_sweep = 0
 
     @property
     def connection_count(self) -> int:
@@ -107,10 +110,17 @@ class Listener:
 
     def _note_malformed(self, connection: Connection, reason: str) -> None:
         self.malformed_count += 1
-        logger.warning("closing the connection from %s: %s", self.peer_address(connection), reason)
+        self._malformed_since_sweep += 1
+        if self._malformed_since_sweep <= COMPLAINTS_PER_SWEEP:
+            logger.warning("closing the connection from %s: %s", self.peer_address(connection), reason)
 
     def _sweep(self) -> None:
         self._sweeper = self._loop.call_later(SWEEP_INTERVAL_S, self._sweep)
+        if self._malformed_since_sweep > COMPLAINTS_PER_SWEEP:
+            logger.warning(
+                "closed %d more such connections", self._malformed_since_sweep - COMPLAINTS_PER_SWEEP
+            )
+        self._malformed_since_sweep = 0
         now = self._loop.time()
         for connection in list(self._addresses):
             if connection.is_reset or self._is_stalled(connection, now) or self._is_idle(connection, now):

@@ -5,9 +5,12 @@ from __future__ import annotations
 import asyncio
 import gc
 import logging
+import os
+import shutil
 import signal
 import sys
 
+from tidemill.ports.machine import machine_checks
 from tidemill.server.broker import Broker
 from tidemill.server.options import DEFAULT_LISTEN, StartError, StartOptions, resolve
 
@@ -48,6 +51,7 @@ def run(options: StartOptions) -> int:
 
 
 async def _serve(options: StartOptions) -> int:
+    _check_machine()
     broker = await start_broker(options)
     loop = asyncio.get_running_loop()
     stopping = asyncio.Event()
@@ -65,14 +69,32 @@ async def _serve(options: StartOptions) -> int:
     return EXIT_FAILED if broker.has_failed else 0
 
 
+def _check_machine() -> None:
+    """Limits that many partitions would run into, in one line with the commands that raise them."""
+    low = [
+        f"{check.name} is {check.found} ({check.remedy})" for check in machine_checks() if not check.is_good
+    ]
+    if low:
+        logger.warning("low for thousands of partitions: %s; `tidemill doctor` says why", ", ".join(low))
+
+
 def _say_what_to_try(broker: Broker) -> None:
-    if sys.stderr.isatty():
-        address = f"{broker.host}:{broker.port}"
-        print(
-            "\nTry, in another terminal:\n"
-            f"  echo hello | tidemill produce greetings --bootstrap {address}\n"
-            f"  tidemill consume greetings --from-beginning --bootstrap {address}\n"
-            f"  tidemill topics list --bootstrap {address}\n"
-            f"or point any Kafka client at {address}. Ctrl-C stops the broker.\n",
-            file=sys.stderr,
-        )
+    address = f"{broker.host}:{broker.port}"
+    program, option = _program(), "" if address == DEFAULT_LISTEN else f" --bootstrap {address}"
+    print(
+        "\nTry, in another terminal:\n"
+        f"  echo hello | {program} produce greetings{option}\n"
+        f"  {program} consume greetings{option}\n"
+        f"  {program} topics list{option}\n"
+        f"or point any Kafka client at {address}. Ctrl-C stops the broker.\n",
+        file=sys.stderr,
+        flush=True,
+    )
+
+
+def _program() -> str:
+    """How to call this program from here: by its name, or by its path if it is not on the search path."""
+    path = os.path.abspath(sys.argv[0])
+    if os.path.basename(path) != "tidemill" or shutil.which("tidemill") == path:
+        return "tidemill"
+    return os.path.relpath(path)

@@ -170,6 +170,14 @@ class DataDirectory:
                 write_offsets(self._files, f"{self.path}/{name}", offsets)
                 self._written[name] = offsets
 
+    def forget(self, partition: TopicPartition) -> None:
+        """A partition is made again under an old name: what was written down about the old one must go first."""
+        for name in CHECKPOINT_FILES:
+            offsets = self._written.get(name, {})
+            if partition in offsets:
+                self._written[name] = {key: offset for key, offset in offsets.items() if key != partition}
+                write_offsets(self._files, f"{self.path}/{name}", self._written[name])
+
     def mark_clean(self, broker_epoch: int) -> None:
         write_clean_shutdown(self._files, self.path, broker_epoch)
 

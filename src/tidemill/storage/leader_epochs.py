@@ -44,7 +44,7 @@ class CorruptEpochs(TidemillError):
 class LeaderEpochs:
     """The epochs of one log; epochs and start offsets both increase strictly."""
 
-    __slots__ = ("_entries", "_files", "is_unsynced", "latest_epoch", "path")
+    __slots__ = ("_entries", "_files", "_stored", "is_deferred", "is_unsynced", "latest_epoch", "path")
 
     def __init__(self, files: Files, directory: str) -> None:
         self._files = files
@@ -53,6 +53,9 @@ class LeaderEpochs:
         self.latest_epoch = NO_EPOCH
         self.is_unsynced = False
         """Whether the file changed since it was last synced."""
+        self.is_deferred = False
+        """While a log is opened: changes stay in memory until `settle`."""
+        self._stored: list[EpochEntry] = []
 
     @property
     def entries(self) -> tuple[EpochEntry, ...]:
@@ -61,7 +64,8 @@ class LeaderEpochs:
     def load(self) -> None:
         """Read the file if there is one; raises CorruptEpochs."""
         if self._files.exists(self.path):
-            self._adopt(parse_checkpoint(self._files.read_all(self.path)))
+            self._stored = parse_checkpoint(self._files.read_all(self.path))
+            self._adopt(self._stored)
 
     # -- changes --------------------------------------------------------------------------------------
 
@@ -91,9 +95,20 @@ class LeaderEpochs:
 
     def replace(self, entries: list[EpochEntry]) -> None:
         """File first: if the disk refuses, nothing has changed."""
+        if not self.is_deferred:
+            self._write(entries)
+        self._adopt(entries)
+
+    def settle(self) -> None:
+        """End of the deferral: write what differs from the file."""
+        self.is_deferred = False
+        if self._entries != self._stored:
+            self._write(self._entries)
+
+    def _write(self, entries: list[EpochEntry]) -> None:
         self._files.write_atomic(self.path, render_checkpoint(entries), sync=False)
         self.is_unsynced = True
-        self._adopt(entries)
+        self._stored = entries
 
     def _adopt(self, entries: list[EpochEntry]) -> None:
         assert _is_ascending(entries)

@@ -27,6 +27,7 @@ from tidemill.model.errors import ApiError, ErrorCode
 from tidemill.model.ids import ZERO_UUID, TopicPartition
 from tidemill.ports.files import Files
 from tidemill.ports.randomness import Randomness
+from tidemill.storage.batch_scan import DamagedBatch
 from tidemill.storage.config import UNLIMITED, LogConfig
 from tidemill.storage.log_append import AppendableLog
 from tidemill.storage.log_flush import FlushJob
@@ -39,6 +40,7 @@ from tidemill.storage.producer_state import DEFAULT_EXPIRATION_MS, ProducerState
 from tidemill.storage.recovery import TRUNCATION_MARK, LogOpener, OnDamage
 from tidemill.storage.segment import SUFFIXES, Segment
 from tidemill.storage.segment_swap import DELETED_SUFFIX, commit_swap, finish_swap, retire_segments
+from tidemill.wire.batch import Buffer, iterate_headers
 
 __all__ = ["AppendInfo", "FlushJob", "Log", "LogSlice", "OnDamage"]
 
@@ -71,6 +73,24 @@ class Log(AppendableLog):
             stored_id or topic_id or ZERO_UUID, config, recovered, randomness, producer_expiration_ms,
         )  # fmt: skip
 
+    # -- following ------------------------------------------------------------------------------------
+
+    def append_as_follower(self, data: Buffer, now_ms: int = 0) -> AppendInfo | None:
+        """As in `log_append`; besides, a log that is empty may take a batch that begins before its start.
+
+        The leader's log may start in the middle of a batch (DeleteRecords), and batches are not split.
+        """
+        start = self.log_end_offset
+        first = next(iterate_headers(data), None) if self.size == 0 else None
+        if first is None or not first[1].base_offset < start <= first[1].last_offset:
+            return super().append_as_follower(data, now_ms)
+        self.truncate_fully_and_start_at(first[1].base_offset, now_ms)
+        info = super().append_as_follower(data, now_ms)
+        self.log_start_offset = start
+        self.high_watermark = max(self.high_watermark, start)
+        self._check()
+        return info
+
     # -- cutting the end ------------------------------------------------------------------------------
 
     def truncate_to(self, offset: int) -> bool:
@@ -78,17 +98,16 @@ class Log(AppendableLog):
         self._require_online()
         if offset >= self.log_end_offset:
             return False
-        if offset < self._segments.first.base_offset:
-            self.truncate_fully_and_start_at(offset)
+        end_offset = self._truncated_end(offset)
+        if end_offset < self.log_start_offset:
+            self.truncate_fully_and_start_at(min(offset, self.log_start_offset))
             return True
-        self._mark_truncation(offset)
-        self._transactions(self._segments.floor(offset))
-        for segment in reversed(self._segments.from_offset(offset)[1:]):
+        self._mark_truncation(end_offset)
+        for segment in reversed(self._segments.from_offset(end_offset)[1:]):
             self._segments.discard(segment)
             segment.remove()
         self._active = self._segments.active
-        self._active.truncate_to(offset)
-        self._active.next_offset = max(self._active.next_offset, min(offset, self.log_start_offset))
+        self._active.truncate_to(end_offset)
         self._after_truncation(self._active.next_offset)
         snapshots = self._snapshots
         snapshots.remove_above(self.log_end_offset)
@@ -97,6 +116,16 @@ class Log(AppendableLog):
         )
         self._check()
         return True
+
+    def _truncated_end(self, offset: int) -> int:
+        """Where the log will end: a batch that reaches beyond the offset goes as a whole."""
+        segment = self._segments.floor(offset)
+        self._transactions(segment)
+        try:
+            found = segment.locate(offset)
+        except DamagedBatch as error:
+            raise self._damaged(error) from error
+        return offset if found is None else min(offset, found[1].base_offset)
 
     def truncate_fully_and_start_at(self, offset: int, now_ms: int = 0) -> None:
         """Remove everything; the next batch gets this offset."""
@@ -281,15 +310,20 @@ class Log(AppendableLog):
                 self.complete_flush(job)
             self.complete_flush(job)
 
-    def close(self) -> None:
-        """A clean end: everything on disk, indexes trimmed, producers in a snapshot."""
+    def close(self, *, sync: bool = True) -> None:
+        """A clean end: everything on disk, indexes trimmed, producers in a snapshot.
+
+        Without `sync` the caller syncs the whole file system afterwards and then calls `confirm_synced`.
+        """
         try:
             is_unsynced = self._is_changed or self.recovery_point < self.log_end_offset
             if is_unsynced and not self.is_offline:
-                self.flush()
+                if sync:
+                    self.flush()
                 self._active.seal()
-                self._active.sync_indexes()
-                self._take_snapshot(sync=True)
+                if sync:
+                    self._active.sync_indexes()
+                self._take_snapshot(sync=sync)
                 mark = f"{self.directory}/{TRUNCATION_MARK}"
                 if self._files.exists(mark):
                     self._files.remove(mark)
@@ -297,6 +331,10 @@ class Log(AppendableLog):
         finally:
             for segment in self._segments:
                 segment.close()
+
+    def confirm_synced(self) -> None:
+        """The file system was synced after `close(sync=False)`."""
+        self.recovery_point = self.log_end_offset
 
     def move_directory(self, directory: str) -> None:
         """Rename the directory (to delete the log later, or to another name)."""

@@ -317,7 +317,7 @@ class AppendableLog(ReadableLog):
     def _take_snapshot(self, *, sync: bool) -> None:
         """Producer state as of the end of the log; a full disk only makes the next recovery slower."""
         offset = self.log_end_offset
-        if offset not in self._snapshots.offsets:
+        if sync or offset not in self._snapshots.offsets:
             try:
                 self._snapshots.write(offset, self._producers.producers.values(), sync=sync)
                 self._snapshots.prune(self.recovery_point)

@@ -78,8 +78,8 @@ class LogState:
         self._deleted: list[tuple[int, list[str]]] = []
         """Renamed to `.deleted`: (when their files may be removed, paths)."""
         self._truncation_count = 0
-        self._is_changed = False
-        """Whether anything was written since the log was opened."""
+        self._is_changed = recovered.report.rebuilt_indexes > 0
+        """Whether anything was written since the log was last closed."""
         self._failure: OSError | None = None
         self.config = config
         self._check()
@@ -135,6 +135,10 @@ class LogState:
     def segments(self) -> tuple[Segment, ...]:
         """All segments in order; the last is the active one."""
         return tuple(self._segments)
+
+    @property
+    def active_base_offset(self) -> int:
+        return self._active.base_offset
 
     def producers(self) -> list[ProducerEntry]:
         """The active producers."""

@@ -43,6 +43,7 @@ from tidemill.storage.batch_scan import (
 from tidemill.storage.config import LogConfig
 from tidemill.storage.epoch_check import epochs_agree, epochs_of_batches, last_epoch_agrees
 from tidemill.storage.leader_epochs import CorruptEpochs, LeaderEpochs
+from tidemill.storage.offset_index import MAX_RELATIVE_OFFSET
 from tidemill.storage.open_files import OpenFiles
 from tidemill.storage.producer_replay import load_producers
 from tidemill.storage.producer_snapshots import ProducerSnapshots
@@ -113,10 +114,13 @@ class LogOpener:
         self._recovery_point = min(self._recovery_point, self._truncation_mark(names))
         self._snapshots = ProducerSnapshots(self._files, self._directory, names)
         self._remove_strays(names)
+        self._epochs.is_deferred = True
         try:
-            return self._open(names, self._recovery_point, clean_shutdown=clean_shutdown)
+            recovered = self._open(names, self._recovery_point, clean_shutdown=clean_shutdown)
         except DamagedBatch:
-            return self._open(names, 0, clean_shutdown=False)
+            recovered = self._open(names, 0, clean_shutdown=False)
+        self._epochs.settle()
+        return recovered
 
     def _open(self, names: list[str], proof_from: int, *, clean_shutdown: bool) -> RecoveredLog:
         """Raises DamagedBatch if the walk over what is trusted fails: then everything needs proof."""
@@ -126,7 +130,8 @@ class LogOpener:
             return self._open_empty(self._log_start_offset)
         self._log_start_offset = max(self._log_start_offset, segments.first.base_offset)
         producers = None
-        if not (clean_shutdown and self._is_end_sound(segments)):
+        is_covered = proof_from >= segments.active.base_offset
+        if not (clean_shutdown and is_covered and self._is_end_sound(segments)):
             producers = self._recover(segments, proof_from)
         end_offset = segments.active.next_offset
         self._report = self._report._replace(missing_offsets=max(0, self._recovery_point - end_offset))
@@ -228,7 +233,7 @@ class LogOpener:
         for place, segment in enumerate(suspects):
             later = suspects[place + 1 :]
             try:
-                self._check_segment(segment, state)
+                self._check_segment(segment, state, is_sealed=bool(later))
                 if later and segment.next_offset != later[0].base_offset:
                     self._check_gap(segment, later[0])
             except DamagedBatch as error:
@@ -248,13 +253,14 @@ class LogOpener:
             )
         segment.next_offset = following.base_offset
 
-    def _check_segment(self, segment: Segment, state: ProducerState) -> None:
+    def _check_segment(self, segment: Segment, state: ProducerState, *, is_sealed: bool) -> None:
         end = segment.size
         file = segment.handle()
         segment.begin_rebuild()
         segment.transaction_index.reset()
         try:
             for position, header, batch in scan_checked(file, 0, end, segment.base_offset):
+                self._check_order(segment, position, header)
                 segment.note_existing(position, header)
                 if header.leader_epoch > self._epochs.latest_epoch:
                     self._epochs.assign(header.leader_epoch, header.base_offset)
@@ -262,11 +268,24 @@ class LogOpener:
                 if aborted is not None:
                     segment.transaction_index.append(aborted)
         finally:
-            segment.seal()
+            if is_sealed:
+                segment.seal()
             self._report = self._report._replace(
                 checked_bytes=self._report.checked_bytes + segment.size,
                 rebuilt_indexes=self._report.rebuilt_indexes + 1,
             )
+
+    def _check_order(self, segment: Segment, position: int, header: BatchHeader) -> None:
+        """The checksum does not cover base offset and leader epoch (the broker sets them); their order does."""
+        reason = ""
+        if header.base_offset != segment.next_offset and not self._config.is_compacted:
+            reason = f"base offset {header.base_offset} where {segment.next_offset} must follow"
+        elif header.last_offset - segment.base_offset > MAX_RELATIVE_OFFSET:
+            reason = f"base offset {header.base_offset} is too far from the segment's"
+        elif header.leader_epoch < self._epochs.latest_epoch:
+            reason = f"leader epoch {header.leader_epoch} after {self._epochs.latest_epoch}"
+        if reason:
+            raise DamagedBatch(position, reason)
 
     def _judge(self, segments: Segments, segment: Segment, later: list[Segment], error: DamagedBatch) -> None:
         """Cut what was never written or torn; refuse to cut damage unless told to."""

@@ -295,6 +295,8 @@ class Segment:
 
     def ends_soundly(self, last_offset: int, position: int) -> bool:
         """Whether a batch begins where an index entry says, and ends at the offset it says."""
+        if not 0 <= position < self.size:
+            return False
         try:
             return (
                 find_offset(self.handle(), position, self.size, last_offset, HEADER_SIZE, last_offset)

@@ -142,12 +142,12 @@ class SparseIndex:
             self._cut_file()
 
     def reset(self) -> None:
-        """Forget all entries, and what is in the file."""
+        """Forget all entries; what is in the file is overwritten, or cut off by the seal."""
+        self.release()
         self.count = 0
         self._last = None
         self.is_checked = True
-        if self._files.exists(self.path):
-            self._cut_file()
+        self._is_growing = self._files.exists(self.path)
 
     def _cut_file(self) -> None:
         self.release()

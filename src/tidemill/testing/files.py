@@ -16,7 +16,8 @@ Faults: `fail("sync", errno.EIO)` makes the next call fail (or the next `times`,
 text); a failing write leaves the first half of its bytes behind, as a real one may. `capacity_bytes` is the size
 of the disk: beyond it writes fail with ENOSPC until something is removed. `flip_bit` and `tear` damage files.
 
-Limits: directories are never lost (only the names in them); one process, no permissions, no links.
+Limits: a map of a file that is cut or grown by other means goes stale; directories are never lost (only the
+names in them); one process, no permissions, no links.
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ from tidemill.ports.files import MappedFile, OpenFile
 from tidemill.ports.randomness import Randomness
 
 PAGE_BYTES = 4096
+WHOLE = 1 << 62
 _Names = list[str]
 
 
@@ -49,7 +51,11 @@ class _Node:
         self.modified_ms = now_ms
 
     def apply(self, operation: Callable[[bytearray, int], int]) -> None:
-        operation(self.data, len(self.data) + PAGE_BYTES**3)
+        try:
+            operation(self.data, WHOLE)
+        except BufferError:
+            self.data = bytearray(self.data)
+            operation(self.data, WHOLE)
         self.unsynced.append(operation)
 
     def sync(self) -> None:
@@ -66,7 +72,7 @@ class _Node:
             if randomness.below(3) == 0:
                 operation(survivors, randomness.below(200))
                 break
-            operation(survivors, len(self.data) + PAGE_BYTES**3)
+            operation(survivors, WHOLE)
         return survivors
 
     def _mixed_pages(self, randomness: Randomness) -> bytearray:
@@ -146,6 +152,8 @@ class MemoryFile:
         return len(data)
 
     def read(self, position: int, length: int) -> bytes:
+        if position < 0 or length < 0:
+            raise OSError(errno.EINVAL, "a negative position or length", self.path)
         self._files.maybe_fail("read", self.path)
         return bytes(self._open_node().data[position : position + length])
 
@@ -355,6 +363,13 @@ class MemoryFiles:
         durable = {name: node for name, node in self._durable_names.items() if _parent(name) != path}
         durable.update((name, node) for name, node in self._nodes.items() if _parent(name) == path)
         self._durable_names = durable
+
+    def sync_filesystem(self, path: str) -> None:
+        self.maybe_fail("sync", path)
+        self.sync_count += 1
+        for node in self._nodes.values():
+            node.sync()
+        self._durable_names = dict(self._nodes)
 
     def read_all(self, path: str) -> bytes:
         self.maybe_fail("read", path)

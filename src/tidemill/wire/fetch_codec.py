@@ -17,7 +17,7 @@ from tidemill.model.ids import ZERO_UUID
 from tidemill.wire.frames import FileSlice, Piece, skip_tagged_fields
 from tidemill.wire.messages.fetch import FetchRequest as FetchRequestSchema
 from tidemill.wire.messages.fetch import ReplicaState
-from tidemill.wire.schema import decode, read_unsigned_varint, write_unsigned_varint
+from tidemill.wire.schema import MAX_ELEMENTS, decode, read_unsigned_varint, write_unsigned_varint
 
 LOG_START_OFFSET_SINCE = 5
 SESSION_SINCE = 7
@@ -147,7 +147,7 @@ def _take_topic(data: memoryview, position: int, version: int) -> tuple[str, byt
 def _take_count(data: memoryview, position: int, minimum_size: int) -> tuple[int, int]:
     count, position = read_unsigned_varint(data, position)
     count -= 1
-    if not 0 <= count * minimum_size <= len(data) - position:
+    if not 0 <= count * minimum_size <= len(data) - position or count > MAX_ELEMENTS:
         raise MalformedMessage(f"Fetch claims {count} elements in {len(data) - position} bytes")
     return count, position
 

@@ -12,7 +12,7 @@ from typing import NamedTuple
 from tidemill.model.errors import ErrorCode, MalformedMessage
 from tidemill.model.ids import ZERO_UUID
 from tidemill.wire.frames import skip_tagged_fields
-from tidemill.wire.schema import read_unsigned_varint, write_unsigned_varint
+from tidemill.wire.schema import MAX_ELEMENTS, read_unsigned_varint, write_unsigned_varint
 
 LOG_START_OFFSET_SINCE = 5
 ERROR_MESSAGE_SINCE = 8
@@ -80,7 +80,7 @@ def _take(data: memoryview, position: int, length: int) -> memoryview:
 
 
 def _check_count(count: int, data: memoryview, position: int, minimum_size: int) -> int:
-    if not 0 <= count * minimum_size <= len(data) - position:
+    if not 0 <= count * minimum_size <= len(data) - position or count > MAX_ELEMENTS:
         raise MalformedMessage(f"Produce claims {count} elements in {len(data) - position} bytes")
     return count
 

@@ -13,7 +13,8 @@ and is its default when read, so version differences never reach a handler.
 
 Input is hostile until read: every count and length is checked against the bytes that remain *before*
 anything is allocated, unknown tagged fields are skipped (as Kafka does), and any violation raises
-`MalformedMessage`. A message with n bytes left can therefore hold at most n array elements.
+`MalformedMessage`. A message with n bytes left can therefore hold at most n array elements, and never more than
+`MAX_ELEMENTS`.
 
 Limits: `struct` fields of type float64 and uint16/32 exist because Kafka's schemas use them; generics,
 maps and default expressions do not exist because Kafka's schemas have none.
@@ -21,10 +22,10 @@ maps and default expressions do not exist because Kafka's schemas have none.
 
 from __future__ import annotations
 
-import dataclasses
 import struct as _struct
+import threading
 from collections.abc import Callable
-from typing import Any, ClassVar, TypeVar, dataclass_transform
+from typing import Any, ClassVar, NamedTuple, TypeVar, dataclass_transform
 
 from tidemill.model.errors import MalformedMessage
 
@@ -32,22 +33,22 @@ FOREVER = 0x7FFF
 ZERO_UUID = bytes(16)
 MAX_TAGGED_FIELDS = 1_000
 """More tagged fields than this in one struct are an attack: Kafka's largest struct has seven."""
+MAX_ELEMENTS = 100_000
+"""Array elements of one message, all its arrays together: more would hold up everybody else."""
 
 Reader = Callable[[Any, int], tuple[Any, int]]
 Writer = Callable[[bytearray, Any], None]
 C = TypeVar("C")
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class WireType:
+class WireType(NamedTuple):
     """One primitive of the protocol; arrays and structs refer to their element."""
 
     name: str
     element: WireType | type[Message] | None = None
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class WireField:
+class WireField(NamedTuple):
     """How a field travels: in which versions, from when it may be null, and under which tag."""
 
     type: WireType
@@ -64,6 +65,17 @@ class WireField:
         return self.tag is not None and version >= self.tag_since
 
 
+class Specified:
+    """What a field specifier leaves in the class body: the field on the wire, and its default."""
+
+    __slots__ = ("default", "factory", "wire")
+
+    def __init__(self, wire: WireField, default: Any, factory: Callable[[], Any] | None = None) -> None:
+        self.wire = wire
+        self.default = default
+        self.factory = factory
+
+
 def _specifier(name: str, empty: Any) -> Callable[..., Any]:
     def specify(
         *,
@@ -74,8 +86,7 @@ def _specifier(name: str, empty: Any) -> Callable[..., Any]:
         tag: int | None = None,
         tag_since: int = 0,
     ) -> Any:
-        wire = WireField(WireType(name), since, until, nullable_since, tag, tag_since)
-        return dataclasses.field(default=default, metadata={"wire": wire})
+        return Specified(WireField(WireType(name), since, until, nullable_since, tag, tag_since), default)
 
     return specify
 
@@ -108,9 +119,7 @@ def array(
     tag_since: int = 0,
 ) -> Any:
     wire = WireField(WireType("array", of), since, until, nullable_since, tag, tag_since)
-    if default is None:
-        return dataclasses.field(default=None, metadata={"wire": wire})
-    return dataclasses.field(default_factory=list, metadata={"wire": wire})
+    return Specified(wire, None, None if default is None else list)
 
 
 def struct(
@@ -124,23 +133,43 @@ def struct(
     tag_since: int = 0,
 ) -> Any:
     wire = WireField(WireType("struct", of), since, until, nullable_since, tag, tag_since)
-    if default is None:
-        return dataclasses.field(default=None, metadata={"wire": wire})
-    return dataclasses.field(default_factory=of, metadata={"wire": wire})
+    return Specified(wire, None, None if default is None else of)
 
 
-@dataclass_transform(kw_only_default=True, field_specifiers=(dataclasses.field,))
+@dataclass_transform(kw_only_default=True)
 class Message:
-    """Base of everything that travels; a subclass without `versions` is a nested struct."""
+    """Base of everything that travels; a subclass without `versions` is a nested struct.
+
+    Type checkers take a subclass for a dataclass with keyword arguments. It is none: a dataclass compiles its
+    methods when it is defined, and with some two hundred messages a broker would be up noticeably later.
+    """
 
     VERSIONS: ClassVar[tuple[int, int]] = (0, FOREVER)
     FLEXIBLE: ClassVar[int] = FOREVER
+    FIELDS: ClassVar[dict[str, WireField]] = {}
+    _DEFAULTS: ClassVar[dict[str, Any]] = {}
+    _FACTORIES: ClassVar[list[tuple[str, Callable[[], Any]]]] = []
 
     def __init_subclass__(cls, versions: tuple[int, int] = (0, FOREVER), flexible: int = FOREVER) -> None:
         cls.VERSIONS = versions
         cls.FLEXIBLE = flexible
-        cls.__doc__ = cls.__doc__ or cls.__name__  # without one, dataclass renders a signature: slow
-        dataclasses.dataclass(kw_only=True, repr=False, eq=False)(cls)
+        specified = {name: value for name, value in vars(cls).items() if isinstance(value, Specified)}
+        for name in specified:
+            delattr(cls, name)
+        cls.FIELDS = {name: field.wire for name, field in specified.items()}
+        cls._DEFAULTS = {name: field.default for name, field in specified.items()}
+        cls._FACTORIES = [(name, field.factory) for name, field in specified.items() if field.factory]
+
+    def __init__(self, **values: Any) -> None:
+        fields = self.__dict__
+        fields.update(self._DEFAULTS)
+        for name, factory in self._FACTORIES:
+            if name not in values:
+                fields[name] = factory()
+        fields.update(values)
+        if len(fields) > len(self._DEFAULTS):
+            unknown = ", ".join(sorted(values.keys() - self._DEFAULTS.keys()))
+            raise TypeError(f"{type(self).__name__} has no field {unknown}")
 
     def __eq__(self, other: object) -> bool:
         return type(self) is type(other) and self.__dict__ == other.__dict__
@@ -174,6 +203,7 @@ def decode(cls: type[M], version: int, data: bytes, position: int = 0) -> M:
 
 def decode_from(cls: type[M], version: int, data: bytes, position: int) -> tuple[M, int]:
     """The message and the position after it."""
+    _budget.elements = MAX_ELEMENTS
     try:
         value: M
         value, position = _struct_reader(cls, version, version >= cls.FLEXIBLE)(data, position)
@@ -183,6 +213,14 @@ def decode_from(cls: type[M], version: int, data: bytes, position: int) -> tuple
     except UnicodeDecodeError as error:
         raise MalformedMessage(f"{cls.__name__} v{version} holds a string that is not UTF-8") from error
 
+
+class _Budget(threading.local):
+    """What is left of `MAX_ELEMENTS` for the message being decoded in this thread."""
+
+    elements = MAX_ELEMENTS
+
+
+_budget = _Budget()
 
 # -- numbers and lengths ------------------------------------------------------------------------------
 
@@ -306,6 +344,9 @@ def _array_reader(wire: WireType, version: int, flexible: bool, nullable: bool) 
             raise MalformedMessage(f"an array that must not be null has {count} elements")
         if count * minimum > len(data) - position:
             raise MalformedMessage(f"an array of {count} elements is longer than its message")
+        _budget.elements -= count
+        if _budget.elements < 0:
+            raise MalformedMessage(f"more than {MAX_ELEMENTS} array elements in one message")
         values = []
         for _ in range(count):
             value, position = read_element(data, position)
@@ -418,8 +459,7 @@ def _per_class_and_version(
 
 
 def _fields_of(cls: type[Message], version: int) -> list[tuple[str, WireField]]:
-    pairs = [(field.name, field.metadata["wire"]) for field in dataclasses.fields(cls)]  # type: ignore[arg-type]
-    return [(name, wire) for name, wire in pairs if wire.is_in(version)]
+    return [(name, wire) for name, wire in cls.FIELDS.items() if wire.is_in(version)]
 
 
 @_per_class_and_version

@@ -143,7 +143,7 @@ def test_a_topic_with_a_codec_of_its_own_recompresses(codec: str, source: int) -
 
 
 def test_a_decompression_bomb_is_refused() -> None:
-    bomb = compression.compress(1, bytes(300 * 1024 * 1024))
+    bomb = compression.compress(1, bytes(17 * 1024 * 1024))
     sent = encode_batch(read_header(build_batch(RECORDS))._replace(attributes=1), bomb)
     with pytest.raises(ApiError) as refused:
         rewrite_batch(memoryview(sent), check(sent, config=COMPACTED), COMPACTED)

@@ -96,6 +96,8 @@ def test_a_descriptor_lives_as_long_as_somebody_holds_its_object(tmp_path: Path)
 def test_short_writes_are_continued(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = Disk().open(f"{tmp_path}/a", create=True)
     real: Callable[..., int] = os.pwrite
-    monkeypatch.setattr(os, "pwritev", lambda descriptor, buffers, position: real(descriptor, buffers[0][:3], position))
+    monkeypatch.setattr(
+        os, "pwritev", lambda descriptor, buffers, position: real(descriptor, buffers[0][:3], position)
+    )
     assert file.write((b"12345", b"678"), 0) == 8
     assert file.read(0, 10) == b"12345678"

@@ -56,7 +56,9 @@ class Harness:
         self.manager.apply(image_of({"orders": partitions}), self.where, 0)
         self.answers: list[list[FetchResult]] = []
 
-    def fetch(self, *offsets: int, min_bytes: int = 1, max_wait_ms: int = 500, max_bytes: int = 1 << 20) -> None:
+    def fetch(
+        self, *offsets: int, min_bytes: int = 1, max_wait_ms: int = 500, max_bytes: int = 1 << 20
+    ) -> None:
         wanted = [
             (where, FetchPartition(where.partition, -1, offset, -1, -1, max_bytes))
             for where, offset in zip(self.where, offsets, strict=False)

@@ -21,7 +21,9 @@ NODE = 1
 class Harness:
     def __init__(self, config: LogConfig | None = None) -> None:
         self.files = MemoryFiles()
-        log = Log.open(self.files, "/data/orders-0", config or LogConfig(), topic_partition=WHERE, topic_id=b"i" * 16)
+        log = Log.open(
+            self.files, "/data/orders-0", config or LogConfig(), topic_partition=WHERE, topic_id=b"i" * 16
+        )
         self.advanced: list[TopicPartition] = []
         self.unsynced: list[Partition] = []
         self.partition = Partition(WHERE, b"i" * 16, log, NODE, self.advanced.append, self.unsynced.append)

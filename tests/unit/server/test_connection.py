@@ -33,7 +33,9 @@ class Peer:
         self.connection = Connection(loop, server, self._handle, MAX_FRAME, self._closed, self._malformed)
         self.connection.start()
 
-    def _handle(self, connection: Connection, frame: memoryview, slot: Slot) -> Coroutine[Any, Any, None] | None:
+    def _handle(
+        self, connection: Connection, frame: memoryview, slot: Slot
+    ) -> Coroutine[Any, Any, None] | None:
         body = bytes(frame)
         self.requests.append((body, slot))
         return self.coroutine(body, slot) if self.coroutine else None
@@ -82,7 +84,7 @@ def test_answers_leave_in_the_order_of_the_requests() -> None:
     async def scenario(peer: Peer) -> None:
         await peer.send(frame(b"one") + frame(b"two") + frame(b"three"))
         await peer.until(lambda: len(peer.requests) == 3)
-        slots = {body: slot for body, slot in peer.requests}
+        slots = dict(peer.requests)
         slots[b"three"].respond([b"3"])
         slots[b"two"].respond([])
         slots[b"one"].respond([b"1"])
@@ -183,12 +185,10 @@ def test_who_does_not_read_is_not_read() -> None:
         await peer.send(frame(b"x") * (3 * MAX_OPEN_SLOTS))
         await asyncio.sleep(0.05)
         assert len(peer.requests) == MAX_OPEN_SLOTS
-        answered = 0
-        while answered < 3 * MAX_OPEN_SLOTS:
-            await peer.until(lambda: len(peer.requests) > answered)
+        for answered in range(3 * MAX_OPEN_SLOTS):
+            await peer.until(lambda count=answered: len(peer.requests) > count)  # type: ignore[misc]
             peer.requests[answered][1].respond([b"y"])
-            answered += 1
-        assert await peer.receive(answered) == b"y" * answered
+        assert await peer.receive(3 * MAX_OPEN_SLOTS) == b"y" * (3 * MAX_OPEN_SLOTS)
 
     run(scenario)
 

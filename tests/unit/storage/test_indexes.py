@@ -42,7 +42,9 @@ def entries_of(pairs: list[tuple[int, int]]) -> list[tuple[int, int]]:
 
 
 @given(steps, st.lists(st.integers(BASE - 10, BASE + 3200), max_size=20))
-def test_offset_lookup_finds_the_last_entry_at_or_below(pairs: list[tuple[int, int]], targets: list[int]) -> None:
+def test_offset_lookup_finds_the_last_entry_at_or_below(
+    pairs: list[tuple[int, int]], targets: list[int]
+) -> None:
     index, entries = offset_index(MemoryFiles()), entries_of(pairs)
     for offset, position in entries:
         index.append(offset, position)
@@ -64,7 +66,9 @@ def test_offset_truncation_drops_what_is_at_or_above(pairs: list[tuple[int, int]
     assert [index.entry(slot) for slot in range(index.count)] == kept
     index.append(BASE + 9000, 9_000_000)
     index.seal()
-    packed = b"".join(struct.pack(">ii", entry - BASE, place) for entry, place in [*kept, (BASE + 9000, 9_000_000)])
+    packed = b"".join(
+        struct.pack(">ii", entry - BASE, place) for entry, place in [*kept, (BASE + 9000, 9_000_000)]
+    )
     assert files.read_all(PATH) == packed
 
 
@@ -92,7 +96,9 @@ def test_time_index(pairs: list[tuple[int, int]], targets: list[int], cut: int) 
         slot = bisect_right([timestamp for timestamp, _ in entries], target) - 1
         assert index.lookup(target) == (entries[slot] if slot >= 0 else None)
     index.truncate_to(cut)
-    assert [index.entry(slot) for slot in range(index.count)] == [entry for entry in entries if entry[1] < cut]
+    assert [index.entry(slot) for slot in range(index.count)] == [
+        entry for entry in entries if entry[1] < cut
+    ]
 
 
 def test_nothing_is_made_before_the_first_entry() -> None:
@@ -208,29 +214,28 @@ def transaction_index(files: Files) -> TransactionIndex:
     return TransactionIndex(files, PATH, BASE)
 
 
-aborts = st.lists(st.tuples(st.integers(0, 5), st.integers(0, 40), st.integers(1, 30)), max_size=20)
-
-
-def abort_entries(rows: list[tuple[int, int, int]]) -> list[AbortedTransaction]:
-    """Ordered by marker; the last stable offset is the marker's successor, or an older open transaction."""
-    entries, last = [], BASE
-    for producer, length, gap in rows:
-        last += gap
-        entries.append(AbortedTransaction(producer, max(0, last - length - 1), last, last + 1))
-    return entries
-
-
-@given(aborts, st.integers(BASE - 20, BASE + 700), st.integers(0, 200))
-def test_collect_finds_all_that_touch_the_range(rows: list[tuple[int, int, int]], start: int, length: int) -> None:
+@given(
+    st.lists(st.tuples(st.integers(0, 4), st.booleans()), max_size=40), st.integers(0, 40), st.integers(0, 40)
+)
+def test_collect_finds_all_that_touch_the_range(
+    steps: list[tuple[int, bool]], start: int, length: int
+) -> None:
+    """Producers write at successive offsets or end their transaction; each end is an abort."""
     files = MemoryFiles()
-    index, entries = transaction_index(files), abort_entries(rows)
-    for entry in entries:
-        index.append(entry)
-    touching = [entry for entry in entries if entry.last_offset >= start and entry.first_offset < start + length]
-    found, is_last = transaction_index(files).collect(start, start + length)
-    assert set(found) <= set(touching)
-    missed = set(touching) - set(found)
-    assert not missed or (is_last and all(entry.first_offset >= start for entry in missed))
+    index = TransactionIndex(files, PATH, 0)
+    is_open: dict[int, int] = {}
+    entries = []
+    for offset, (producer, ends) in enumerate(steps):
+        if ends and producer in is_open:
+            first = is_open.pop(producer)
+            entries.append(AbortedTransaction(producer, first, offset, min([*is_open.values(), offset + 1])))
+            index.append(entries[-1])
+        else:
+            is_open.setdefault(producer, offset)
+    end = start + length
+    touching = [entry for entry in entries if entry.last_offset >= start and entry.first_offset < end]
+    found, _ = TransactionIndex(files, PATH, 0).collect(start, end)
+    assert found == touching
 
 
 def test_collect_stops_where_later_aborts_cannot_touch() -> None:
@@ -253,7 +258,9 @@ def test_the_bytes_of_a_transaction_index() -> None:
     assert files.size(PATH) == 34 and len(transaction_index(files).entries) == 1
 
 
-@pytest.mark.parametrize("damage", [lambda data: data[:-1], lambda data: b"\1" + data[1:], lambda data: data * 2])
+@pytest.mark.parametrize(
+    "damage", [lambda data: data[:-1], lambda data: b"\1" + data[1:], lambda data: data * 2]
+)
 def test_damaged_transaction_indexes_are_refused(damage: object) -> None:
     files = MemoryFiles()
     transaction_index(files).append(AbortedTransaction(7, 1010, 1020, 1012))

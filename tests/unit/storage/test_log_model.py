@@ -65,7 +65,11 @@ class LogMachine(RuleBasedStateMachine):
         assert info.first_offset == self.end and not info.is_duplicate
         self.batches.append(Written(info.first_offset, info.last_offset, bytes(batch), timestamp))
 
-    @rule(counts=st.lists(st.integers(1, 3), min_size=1, max_size=4), size=st.integers(0, 150), cut=st.integers(0, 60))
+    @rule(
+        counts=st.lists(st.integers(1, 3), min_size=1, max_size=4),
+        size=st.integers(0, 150),
+        cut=st.integers(0, 60),
+    )
     def replicate(self, counts: list[int], size: int, cut: int) -> None:
         """What a leader sends: batches with their offsets, and the beginning of one more."""
         data, offset = bytearray(), self.end
@@ -137,7 +141,7 @@ class LogMachine(RuleBasedStateMachine):
         self.log = self.open(clean=False)
         end = self.log.log_end_offset
         assert self.recovery_point <= end, "what was synced is there"
-        self.batches = [batch for batch in self.batches if batch.first_offset < end]
+        self.batches = [batch for batch in self.batches if batch.last_offset < end]
         self.epoch = max(self.epoch, self.log.latest_epoch)
 
     # -- looking
@@ -148,7 +152,9 @@ class LogMachine(RuleBasedStateMachine):
         limit = data.draw(st.integers(self.start_offset, self.end + 1))
         max_bytes = data.draw(st.sampled_from([0, 50, 400, 10_000]))
         got = read_bytes(self.log, offset, limit, max_bytes)
-        visible = [batch for batch in self.batches if batch.last_offset >= offset and batch.last_offset < limit]
+        visible = [
+            batch for batch in self.batches if batch.last_offset >= offset and batch.last_offset < limit
+        ]
         if not visible or offset >= limit:
             assert got == b""
             return
@@ -188,10 +194,14 @@ class LogMachine(RuleBasedStateMachine):
         )
         expected = b"".join(batch.data for batch in self.batches)
         assert data.endswith(expected)
-        epochs = {header.leader_epoch: header.base_offset for _, header in reversed(list(iterate_headers(expected)))}
+        epochs = {
+            header.leader_epoch: header.base_offset for _, header in reversed(list(iterate_headers(expected)))
+        }
         for epoch, start in epochs.items():
             assert log.epoch_for_offset(max(start, self.start_offset)) == epoch
 
 
 TestLogModel = LogMachine.TestCase
-TestLogModel.settings = settings(max_examples=60, stateful_step_count=40, deadline=None, report_multiple_bugs=False)
+TestLogModel.settings = settings(
+    max_examples=60, stateful_step_count=40, deadline=None, report_multiple_bugs=False
+)

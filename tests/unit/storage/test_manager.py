@@ -17,7 +17,7 @@ from tidemill.storage.compaction import DISK_PAUSE_MS
 from tidemill.storage.config import LogConfig
 from tidemill.storage.data_directory import WrongDirectory, cluster_id_in, marked_name, sort_names
 from tidemill.storage.log import Log
-from tidemill.storage.manager import LogManager, WantedLog
+from tidemill.storage.manager import SYNC_TOGETHER_FROM, LogManager, WantedLog
 from tidemill.testing.files import MemoryFiles
 from tidemill.wire.batch import Record, build_batch, iterate_headers, iterate_records, read_header
 
@@ -385,7 +385,7 @@ def test_a_directory_that_cannot_be_opened_is_offline_from_the_start() -> None:
 def test_a_failing_checkpoint_fails_its_directory() -> None:
     world = World()
     fill(world.create("orders")[0], 3)
-    world.files.fail("write_atomic", errno.ENOSPC, path=ONE)
+    world.files.fail("write_atomic", errno.EIO, path=ONE)
     for job in world.manager.begin_checkpoints():
         job.run()
         world.manager.complete_checkpoint(job)
@@ -519,3 +519,42 @@ def test_a_disk_that_fails_in_the_swap_fails_the_directory() -> None:
     world.files.heal()
     log = world.boot().require(ORDERS)
     assert read_all(log)[29] == (b"k", b"v29")
+
+
+def test_a_full_disk_is_no_failing_disk() -> None:
+    world = World()
+    fill(world.create("orders")[0], 3)
+    world.files.fail("write_atomic", errno.ENOSPC, path=ONE)
+    for job in world.manager.begin_checkpoints():
+        job.run()
+        world.manager.complete_checkpoint(job)
+    assert world.failures == []
+
+
+def test_many_logs_are_closed_with_one_sync() -> None:
+    world = World()
+    for number in range(SYNC_TOGETHER_FROM):
+        fill(world.create(f"orders{number}")[0], 1)
+    syncs_before = world.files.sync_count
+    world.manager.close(1)
+    assert world.files.sync_count - syncs_before < SYNC_TOGETHER_FROM
+    world.files.lose_power()
+    world.boot()
+    assert all(log.log_end_offset == 1 == log.recovery_point for log in world.manager.logs.values())
+
+
+def test_a_partition_made_again_inherits_no_recovery_point() -> None:
+    world = World()
+    fill(world.create("orders")[0], 30)
+    for flush in world.manager.begin_flushes(NOW_MS):
+        flush.run()
+        world.manager.complete_flush(flush)
+    world.manager.logs[TopicPartition("orders", 0)].flush()
+    for job in world.manager.begin_checkpoints():
+        job.run()
+    world.manager.delete(TopicPartition("orders", 0), NOW_MS)
+    world.manager.create(TopicPartition("orders", 0), b"n" * 16, NOW_MS)
+    for directory in world.manager.directories:
+        path = f"{directory.path}/recovery-point-offset-checkpoint"
+        if world.files.exists(path):
+            assert TopicPartition("orders", 0) not in read_offsets(world.files, path)

@@ -1,0 +1,56 @@
+"""All commands, joined into one application; `main` does not come here for `start`."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from tidemill.cli.consume import consume
+from tidemill.cli.doctor import doctor
+from tidemill.cli.groups import app as group_commands
+from tidemill.cli.log import app as log_commands
+from tidemill.cli.produce import produce
+from tidemill.cli.topics import app as topic_commands
+
+app = typer.Typer(
+    name="tidemill",
+    help="A message queue that any Kafka client can talk to.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+app.add_typer(topic_commands, name="topics")
+app.command()(produce)
+app.command()(consume)
+app.add_typer(group_commands, name="groups")
+app.add_typer(log_commands, name="log")
+app.command()(doctor)
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        from importlib.metadata import version
+
+        print(f"tidemill {version('tidemill')}")
+        raise typer.Exit
+
+
+@app.command(
+    add_help_option=False, context_settings={"ignore_unknown_options": True, "allow_extra_args": True}
+)
+def start(context: typer.Context) -> None:
+    """Start a broker."""
+    from tidemill.cli.start import start as start_broker
+
+    raise typer.Exit(start_broker(context.args))
+
+
+@app.callback()
+def _options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    """A message queue that any Kafka client can talk to."""
