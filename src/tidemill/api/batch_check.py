@@ -114,8 +114,14 @@ def rewrite_batch(records: memoryview, header: BatchHeader, config: LogConfig) -
     if config.compression_type == "producer" or header.compression == CODEC_IDS[config.compression_type]:
         return records
     codec = CODEC_IDS[config.compression_type]
-    compressed = compression.compress(codec, payload)
+    compressed = compression.compress(codec, payload, _level(codec, config))
     return memoryview(encode_batch(header._replace(attributes=header.attributes & ~0x07 | codec), compressed))
+
+
+def _level(codec: int, config: LogConfig) -> int | None:
+    """None for the codec's own default."""
+    gzip = config.compression_gzip_level if config.compression_gzip_level >= 0 else None
+    return {1: gzip, 3: config.compression_lz4_level, 4: config.compression_zstd_level}.get(codec)
 
 
 def _decompressed(records: memoryview, header: BatchHeader, limit: int) -> bytes:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple, Protocol
 
 from tidemill.wire.frames import Response
@@ -21,6 +22,9 @@ class RequestContext(NamedTuple):
 
 class ResponseSlot(Protocol):
     """Where a response goes; the connection puts it in order."""
+
+    on_abandoned: Callable[[], object]
+    """Called when the connection ends before the response."""
 
     def respond(self, response: Response) -> None:
         """Answer; an empty list stands for a request that has no response."""

@@ -67,7 +67,9 @@ class FetchApi:
             answered = [*zip(keys, results, strict=True), *failed]
             self._answer(context, request, session, answered, slot)
 
-        self._services.replicas.fetch(criteria, wanted, now_ms, respond)
+        waiting = self._services.replicas.fetch(criteria, wanted, now_ms, respond)
+        if waiting is not None:
+            slot.on_abandoned = waiting.force_complete
         return None
 
     def _resolve(

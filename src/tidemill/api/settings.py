@@ -27,10 +27,13 @@ class BrokerSettings:
     max_connections: int
     max_connections_per_ip: int
     max_idle_ms: int
+    send_buffer_bytes: int
     retention_check_interval_ms: int
     recovery_point_interval_ms: int
     cleaner_enabled: bool
     cleaner_backoff_ms: int
+    cleaner_buffer_bytes: int
+    producer_expiration_ms: int
 
     @classmethod
     def from_layers(cls, layers: BrokerLayers) -> BrokerSettings:
@@ -43,8 +46,11 @@ class BrokerSettings:
             max_connections=_whole("max.connections", layers),
             max_connections_per_ip=_whole("max.connections.per.ip", layers),
             max_idle_ms=_whole("connections.max.idle.ms", layers),
+            send_buffer_bytes=_whole("socket.send.buffer.bytes", layers),
             retention_check_interval_ms=_whole("log.retention.check.interval.ms", layers),
             recovery_point_interval_ms=_whole("log.flush.offset.checkpoint.interval.ms", layers),
             cleaner_enabled=_flag("log.cleaner.enable", layers),
             cleaner_backoff_ms=_whole("log.cleaner.backoff.ms", layers),
+            cleaner_buffer_bytes=_whole("log.cleaner.dedupe.buffer.size", layers),
+            producer_expiration_ms=_whole("producer.id.expiration.ms", layers),
         )

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple
 
-from tidemill.model.errors import ErrorCode
+from tidemill.model.errors import ApiError, ErrorCode
 from tidemill.model.ids import TopicPartition
 from tidemill.replication.partition import Partition
 from tidemill.timing.purgatory import DelayedOperation
@@ -69,7 +69,10 @@ class DelayedFetch(DelayedOperation):
             return 1
         if wanted.fetch_offset < partition.log.log_start_offset:
             return -1
-        records = partition.log.read(wanted.fetch_offset, wanted.max_bytes, end, False)
+        try:
+            records = partition.log.read(wanted.fetch_offset, wanted.max_bytes, end, False)
+        except (ApiError, OSError):
+            return -1
         return records.length if records is not None else 0
 
     def on_complete(self) -> None:

@@ -61,10 +61,13 @@ class ReplicaManager:
             partition = self.partitions[topic_partition]
             if partition.log is None:
                 continue
-            if state.leader == self.node_id:
-                partition.become_leader(state)
-            else:
-                partition.become_follower(state)
+            try:
+                if state.leader == self.node_id:
+                    partition.become_leader(state)
+                else:
+                    partition.become_follower(state)
+            except (ApiError, OSError) as error:
+                self._lose(partition, error)
 
     def _add_missing(self, assigned: dict[TopicPartition, tuple[bytes, PartitionState]], now_ms: int) -> None:
         """Open the logs of new partitions together; one that cannot be had is offline, the others work."""
@@ -86,7 +89,10 @@ class ReplicaManager:
         del self.partitions[partition.topic_partition]
         partition.go_offline()
         self._wake(partition.topic_partition)
-        self.logs.delete(partition.topic_partition, now_ms)
+        try:
+            self.logs.delete(partition.topic_partition, now_ms)
+        except (ApiError, OSError) as error:
+            logger.error("the files of %s are still there: %s", partition.topic_partition, error)
 
     def take_offline(self, topic_partitions: Iterable[TopicPartition]) -> None:
         """Their directory failed: whoever waits for them gets an error at once."""
@@ -119,32 +125,57 @@ class ReplicaManager:
         partitions, self._unsynced = self._unsynced, {}
         jobs = []
         for partition in partitions.values():
-            job = partition.log.begin_flush() if partition.log is not None else None
+            if partition.log is None:
+                continue
+            try:
+                job = partition.log.begin_flush()
+            except (ApiError, OSError) as error:
+                self._lose(partition, error)
+                continue
             if job is not None:
                 jobs.append((partition, job))
+            else:
+                partition.advance_high_watermark()  # somebody else has synced it
         return jobs
 
     def synced(self, partition: Partition, job: FlushJob) -> None:
-        if partition.log is not None:
-            partition.log.complete_flush(job)
-            partition.advance_high_watermark()
+        """The job ran. If it failed, what is on the disk is not known: the whole directory is given up."""
+        log = partition.log
+        if log is None:
+            return  # deleted meanwhile; an error would say nothing about the disk
+        if job.error is not None:
+            self.logs.sync_failed(log, job.error)
+            return
+        log.complete_flush(job)
+        partition.advance_high_watermark()
+
+    def _lose(self, partition: Partition, error: Exception) -> None:
+        logger.error("%s is offline: %s", partition.topic_partition, error)
+        partition.go_offline()
+        self._wake(partition.topic_partition)
 
     def release_all(self) -> None:
-        """Answer everything that waits, with what there is: the broker stops."""
+        """Answer every long poll with what there is: the broker stops."""
         self.fetch_purgatory.complete_all()
-        self.produce_purgatory.complete_all()
 
     # -- reading --------------------------------------------------------------------------------------
 
-    def fetch(self, criteria: FetchCriteria, wanted: Wanted, now_ms: int, respond: RespondToFetch) -> None:
-        """Answer now if there is enough, or an error; otherwise when there is, or at the latest in time."""
+    def fetch(
+        self, criteria: FetchCriteria, wanted: Wanted, now_ms: int, respond: RespondToFetch
+    ) -> DelayedFetch | None:
+        """Answer now if there is enough, or an error; otherwise when there is, or at the latest in time.
+
+        Returns what waits, if something does.
+        """
         results = self.read_all(criteria, wanted)
         if criteria.max_wait_ms <= 0 or not wanted or _is_enough(results, criteria.min_bytes):
             respond(results)
-            return
+            return None
         operation = DelayedFetch(self, criteria, wanted, respond)
         keys = [topic_partition for topic_partition, _ in wanted]
-        self.fetch_purgatory.try_complete_else_watch(operation, keys, now_ms + criteria.max_wait_ms)
+        due_ms = now_ms + criteria.max_wait_ms
+        is_answered = self.fetch_purgatory.try_complete_else_watch(operation, keys, due_ms)
+        return None if is_answered else operation
 
     def read_all(self, criteria: FetchCriteria, wanted: Wanted) -> list[FetchResult]:
         """Read in the order asked for; only the first batch found may exceed the limits."""

@@ -20,6 +20,7 @@ Roles, and what changes them (anything else is illegal):
 from __future__ import annotations
 
 import enum
+import logging
 from collections.abc import Callable
 
 from tidemill.metadata.image import PartitionState
@@ -28,6 +29,8 @@ from tidemill.model.ids import TopicPartition
 from tidemill.storage.log import AppendInfo, Log
 from tidemill.wire.batch import BatchHeader
 from tidemill.wire.fetch_codec import FetchPartition, FetchResult
+
+logger = logging.getLogger(__name__)
 
 ACKS_ALL = -1
 NO_EPOCH = -1
@@ -45,7 +48,7 @@ class Partition:
 
     __slots__ = (
         "_on_advance", "_remote_ends", "_request_sync", "high_watermark", "isr", "leader_epoch", "leader_id", "log",
-        "node_id", "role", "topic_id", "topic_partition",
+        "node_id", "replicas", "role", "topic_id", "topic_partition",
     )  # fmt: skip
 
     def __init__(
@@ -65,6 +68,7 @@ class Partition:
         self.leader_id = NO_EPOCH
         self.leader_epoch = NO_EPOCH
         self.isr: frozenset[int] = frozenset()
+        self.replicas: tuple[int, ...] = ()
         self.high_watermark = log.log_start_offset if log else 0
         self._remote_ends: dict[int, int] = {}
         self._on_advance = on_advance
@@ -96,6 +100,7 @@ class Partition:
         self.leader_id = state.leader
         self.leader_epoch = state.leader_epoch
         self.isr = frozenset(state.isr)
+        self.replicas = state.replicas
 
     def _open_log(self) -> Log:
         if self.log is None:
@@ -185,13 +190,15 @@ class Partition:
         """What a fetch gets from this partition now; failures are values, as each partition has its own."""
         try:
             log = self.leader_log(wanted.current_leader_epoch)
+            if replica_id >= 0 and replica_id not in self.replicas:
+                raise ApiError(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"{replica_id} holds no replica of this")
             diverging = self._diverging_epoch(log, wanted)
             if diverging is not None:
                 return self._result(log, wanted.partition)._replace(diverging_epoch=diverging)
-            if replica_id >= 0:
-                self.record_follower_fetch(replica_id, wanted.fetch_offset)
             end = self.visible_end(committed_only, replica_id)
             records = log.read(wanted.fetch_offset, max_bytes, end, min_one_batch)
+            if replica_id >= 0:
+                self.record_follower_fetch(replica_id, wanted.fetch_offset)
             result = self._result(log, wanted.partition)
             if records is None or not records.length:
                 return result._replace(aborted=[]) if committed_only else result
@@ -203,6 +210,9 @@ class Partition:
             return result._replace(records=records, aborted=aborted)
         except ApiError as error:
             return self.failed_result(wanted.partition, error.code)
+        except OSError as error:
+            logger.error("cannot read %s: %s", self.topic_partition, error)
+            return self.failed_result(wanted.partition, ErrorCode.KAFKA_STORAGE_ERROR)
 
     def _result(self, log: Log, partition: int) -> FetchResult:
         return FetchResult(partition, 0, self.high_watermark, self.last_stable_offset, log.log_start_offset)

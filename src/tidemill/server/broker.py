@@ -145,6 +145,8 @@ class Broker:
                 self._config_of,
                 open_files=OpenFiles(_handle_limit()),
                 on_failure=self._directory_failed,
+                offset_map_bytes=self._settings.cleaner_buffer_bytes,
+                producer_expiration_ms=self._settings.producer_expiration_ms,
             )
             report = self._logs.start(options.node_id, self.cluster_id, self._clock.wall_ms())
         except UNREADABLE_METADATA as error:
@@ -181,6 +183,7 @@ class Broker:
         for stray in set(self._logs.logs) - known:
             logger.warning("%s is not in the metadata: its files are kept as a -stray directory", stray)
             self._logs.set_aside(stray)
+        self._logs.note_lost(known)
         self._replicas.apply(image, known, self._clock.wall_ms())
         self._coordinators.apply(sorted(known))
 
@@ -220,11 +223,11 @@ class Broker:
             self._refresh_settings(image)
             self._services.settings = self._settings
             self._listener.limits = self._connection_limits()
-            for topic in image.topics:
-                self._logs.reconfigure(topic)
+            for topic in image.topics.values():
+                self._logs.reconfigure(topic.name, topic.partitions)
         for resource_type, name in changes.configs:
             if resource_type == ResourceType.TOPIC and name in image.topics:
-                self._logs.reconfigure(name)
+                self._logs.reconfigure(name, image.topics[name].partitions)
         self._replicas.apply(image, changes.partitions, self._clock.wall_ms())
         self._coordinators.apply(sorted(changes.partitions))
         self._coordinators.topics_deleted(changes.topics_deleted)
@@ -245,6 +248,7 @@ class Broker:
             max_idle_s=settings.max_idle_ms / 1000,
             max_connections=min(settings.max_connections, _connection_limit()),
             max_connections_per_ip=settings.max_connections_per_ip,
+            send_buffer_bytes=settings.send_buffer_bytes,
         )
 
     def _directory_failed(self, path: str, partitions: list[TopicPartition], error: OSError) -> None:
@@ -254,6 +258,8 @@ class Broker:
         if hasattr(self, "_replicas"):
             self._replicas.take_offline(partitions)
             self._coordinators.apply(partitions)
+            if path == self._logs.directories[0].path or not any(d.is_online for d in self._logs.directories):
+                self._metadata_failed(error)
 
     def _metadata_failed(self, error: Exception) -> None:
         self.has_failed = True

@@ -16,6 +16,7 @@ depend on its effect), while produce and fetch are handled on arrival and may wa
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import socket
 from collections import deque
@@ -25,24 +26,34 @@ from typing import Any
 from tidemill.model.errors import MalformedMessage
 from tidemill.wire.frames import SIZE, FileSlice, Piece, Response
 
+logger = logging.getLogger(__name__)
+
 SMALL_READ = 64 * 1024
 KEPT_BUFFER = 4 * 1024 * 1024
 """A buffer that one large request blew up beyond this is given back."""
 MAX_OPEN_SLOTS = 128
 MAX_QUEUED_PIECES = 256
+MAX_QUEUED_BYTES = 1024 * 1024
+"""Output in memory that a peer has not taken yet; slices of files take no memory and do not count."""
 MAX_BYTES_PER_TURN = 4 * 1024 * 1024
 """Most that one connection sends before others get their turn."""
 
 Handle = Callable[["Connection", memoryview, "Slot"], Coroutine[Any, Any, None] | None]
 
 
+def _nothing() -> None:
+    """Nobody waits."""
+
+
 class Slot:
     """The place of one response in its connection's order."""
 
-    __slots__ = ("_connection", "is_ready", "response")
+    __slots__ = ("_connection", "is_ready", "on_abandoned", "response")
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
+        self.on_abandoned: Callable[[], object] = _nothing
+        """Called when the connection ends before the response: whoever waits for something need not."""
         self.is_ready = False
         self.response: Response = []
 
@@ -81,6 +92,7 @@ class Connection:
         self._slots: deque[Slot] = deque()
         self._output: deque[Piece] = deque()
         self._sent_of_first = 0
+        self._queued_bytes = 0
         self._task: asyncio.Task[None] | None = None
         self._is_reading = False
         self._is_writing = False
@@ -139,6 +151,7 @@ class Connection:
                 break
             frame = self._view[self._start + 4 : self._start + 4 + size]
             self._start += 4 + size
+            self.frame_started_at = None
             self._handle_frame(frame)
         if not self.is_closed:
             self._make_room()
@@ -156,6 +169,10 @@ class Connection:
             self._on_malformed(self, str(error))
             self.close()
             return
+        except Exception:
+            logger.exception("a request failed without an answer: its connection is closed")
+            self.close()
+            return
         if coroutine is not None:
             self._task = self._loop.create_task(self._run(coroutine, slot))
 
@@ -164,6 +181,9 @@ class Connection:
             await coroutine
         except MalformedMessage as error:
             self._on_malformed(self, str(error))
+            self.close()
+        except Exception:
+            logger.exception("a request failed without an answer: its connection is closed")
             self.close()
         finally:
             self._task = None
@@ -175,6 +195,7 @@ class Connection:
             or self._is_draining
             or len(self._slots) >= MAX_OPEN_SLOTS
             or len(self._output) >= MAX_QUEUED_PIECES
+            or self._queued_bytes >= MAX_QUEUED_BYTES
         )
 
     def _make_room(self) -> None:
@@ -202,7 +223,9 @@ class Connection:
 
     def _note_progress(self) -> None:
         """Remember since when a frame is incomplete, so that a sweep can drop who never completes one."""
-        if self._end == self._start:
+        if self._must_wait():
+            self.frame_started_at = None  # held up by us, not by the peer
+        elif self._end == self._start:
             self.frame_started_at = None if self.request_count else self.frame_started_at
         elif self.frame_started_at is None:
             self.frame_started_at = self._loop.time()
@@ -234,7 +257,9 @@ class Connection:
             return
         slots, output = self._slots, self._output
         while slots and slots[0].is_ready:
-            output.extend(slots.popleft().response)
+            response = slots.popleft().response
+            output.extend(response)
+            self._queued_bytes += sum(len(piece) for piece in response if not isinstance(piece, FileSlice))
         if output and not self._is_writing:
             self._send()
         if not self._is_reading and not self.is_closed:
@@ -271,6 +296,8 @@ class Connection:
         if done + sent == size:
             output.popleft()
             self._sent_of_first = 0
+            if not isinstance(piece, FileSlice):
+                self._queued_bytes -= size
         else:
             self._sent_of_first = done + sent
         return sent
@@ -312,7 +339,12 @@ class Connection:
         self._watch_writable(False)
         if self._task is not None:
             self._task.cancel()
+        abandoned = list(self._slots)
         self._slots.clear()
         self._output.clear()
+        self._buffer = bytearray()
+        self._view = memoryview(b"")
         self._socket.close()
         self._on_close(self)
+        for slot in abandoned:
+            slot.on_abandoned()

@@ -1,8 +1,8 @@
 """Group commit: whoever waits for an fsync shares it with all that came before it started.
 
 Each round takes every partition that has unsynced bytes somebody waits for, syncs their files in threads (the
-loop goes on serving), and then moves the high watermarks. An fsync that fails is never tried again: the log is
-offline and its writers get an error.
+loop goes on serving), and then moves the high watermarks. An fsync that fails is never tried again: its data
+directory is offline and its writers get an error.
 """
 
 from __future__ import annotations
@@ -35,16 +35,17 @@ class Flusher:
         while True:
             await self._wanted.wait()
             self._wanted.clear()
-            jobs = self._replicas.take_unsynced()
-            await asyncio.gather(*(self._sync(partition, job) for partition, job in jobs))
+            try:
+                jobs = self._replicas.take_unsynced()
+                await asyncio.gather(*(self._sync(partition, job) for partition, job in jobs))
+            except Exception:
+                logger.exception("a round of flushing failed; the next one comes with the next write")
 
     async def _sync(self, partition: Partition, job: FlushJob) -> None:
         try:
             await asyncio.get_running_loop().run_in_executor(self._threads, job.run)
         except OSError as error:
-            logger.error("fsync of %s failed, it is offline now: %s", partition.topic_partition, error)
-            self._replicas.take_offline([partition.topic_partition])
-            return
+            logger.error("fsync of %s failed: %s", partition.topic_partition, error)
         self._replicas.synced(partition, job)
 
     async def stop(self) -> None:

@@ -107,7 +107,11 @@ class Housekeeping:
             cleaning = self._logs.begin_cleaning(self._clock.wall_ms())
             if cleaning is None:
                 return
-            result = await self._clean(cleaning)
+            try:
+                result = await self._clean(cleaning)
+            except (OSError, ValueError, TypeError, KeyError):
+                logger.exception("the cleaner of %s cannot be used", cleaning.partition)
+                result = None
             if result is None:
                 self._logs.compaction.abandon(cleaning)
                 return

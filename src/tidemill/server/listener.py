@@ -31,6 +31,8 @@ class ConnectionLimits(NamedTuple):
     max_idle_s: float
     max_connections: int
     max_connections_per_ip: int
+    send_buffer_bytes: int
+    """Small enough that what is sent is still in the processor's cache when it is received; -1: the system's."""
 
 
 class Listener:
@@ -95,6 +97,8 @@ class Listener:
             return
         sock.setblocking(False)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        if limits.send_buffer_bytes > 0:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, limits.send_buffer_bytes)
         connection = Connection(
             self._loop, sock, self._handle, limits.max_frame_bytes, self._forget, self._note_malformed
         )
@@ -123,7 +127,10 @@ class Listener:
         self._malformed_since_sweep = 0
         now = self._loop.time()
         for connection in list(self._addresses):
-            if connection.is_reset or self._is_stalled(connection, now) or self._is_idle(connection, now):
+            if self._is_stalled(connection, now):
+                logger.warning("dropping %s: it does not complete its request", self._addresses[connection])
+                connection.close()
+            elif connection.is_reset or self._is_idle(connection, now):
                 connection.close()
 
     def _is_stalled(self, connection: Connection, now: float) -> bool:

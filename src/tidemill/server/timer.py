@@ -34,8 +34,11 @@ class LoopWheel(TimingWheel):
 
     def _run_due(self) -> None:
         self._handle = None
-        run_due(self, self._clock.monotonic_ms())
-        self._arm()
+        self._armed_for_ms = None
+        try:
+            run_due(self, self._clock.monotonic_ms())
+        finally:
+            self._arm()  # whatever one task did, the others keep their time
 
     def stop(self) -> None:
         if self._handle is not None:

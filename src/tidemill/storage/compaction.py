@@ -19,6 +19,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import NamedTuple
 
+from tidemill.model.errors import TidemillError
 from tidemill.model.ids import TopicPartition
 from tidemill.ports.files import Files
 from tidemill.storage.checkpoints import Offsets
@@ -65,11 +66,13 @@ class Compaction:
 
     def begin(self, logs: Iterable[Log], now_ms: int) -> Cleaning | None:
         """The filthiest log that is due, if any; it counts as being cleaned from now on."""
-        candidates = [
-            assess(log, self.clean_until.get(log.topic_partition), now_ms)
-            for log in logs
-            if log.config.is_compacted and self._is_available(log, now_ms)
-        ]
+        candidates = []
+        for log in logs:
+            if log.config.is_compacted and self._is_available(log, now_ms):
+                try:
+                    candidates.append(assess(log, self.clean_until.get(log.topic_partition), now_ms))
+                except TidemillError as error:
+                    self.uncleanable[log.topic_partition] = str(error)
         self.max_dirty_ratio = max((each.dirty_ratio for each in candidates), default=0.0)
         chosen = filthiest(candidates)
         if chosen is None:

@@ -15,6 +15,7 @@ identity would do more harm than not starting. A directory whose disk fails is `
 from __future__ import annotations
 
 import re
+import threading
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
@@ -88,11 +89,12 @@ class CheckpointJob:
     def __init__(self, directory: DataDirectory, checkpoints: Checkpoints) -> None:
         self.directory = directory
         self._checkpoints = checkpoints
+        self._begun = directory.forgotten_count
         self.error: OSError | None = None
 
     def run(self) -> None:
         try:
-            self.directory.write_checkpoints(self._checkpoints)
+            self.directory.write_checkpoints(self._checkpoints, self._begun)
         except OSError as error:
             self.error = error
 
@@ -109,6 +111,8 @@ class DataDirectory:
         self.unreadable: list[str] = []
         """Checkpoints that could not be read and are done without."""
         self._written: dict[str, Offsets] = {}
+        self._writing = threading.Lock()
+        self._forgotten: list[TopicPartition] = []
 
     @property
     def is_online(self) -> bool:
@@ -163,20 +167,29 @@ class DataDirectory:
             self.unreadable.append(str(error))
             return {}
 
-    def write_checkpoints(self, checkpoints: Checkpoints) -> None:
-        """Write those that changed."""
-        for name, offsets in zip(CHECKPOINT_FILES, checkpoints, strict=True):
-            if offsets != self._written.get(name):
-                write_offsets(self._files, f"{self.path}/{name}", offsets)
-                self._written[name] = offsets
+    @property
+    def forgotten_count(self) -> int:
+        return len(self._forgotten)
+
+    def write_checkpoints(self, checkpoints: Checkpoints, begun: int = 0) -> None:
+        """Write those that changed, without what was forgotten since they were collected; in any thread."""
+        with self._writing:
+            forgotten = set(self._forgotten[begun:])
+            for name, collected in zip(CHECKPOINT_FILES, checkpoints, strict=True):
+                offsets = {key: offset for key, offset in collected.items() if key not in forgotten}
+                if offsets != self._written.get(name):
+                    write_offsets(self._files, f"{self.path}/{name}", offsets)
+                    self._written[name] = offsets
 
     def forget(self, partition: TopicPartition) -> None:
         """A partition is made again under an old name: what was written down about the old one must go first."""
-        for name in CHECKPOINT_FILES:
-            offsets = self._written.get(name, {})
-            if partition in offsets:
-                self._written[name] = {key: offset for key, offset in offsets.items() if key != partition}
-                write_offsets(self._files, f"{self.path}/{name}", self._written[name])
+        with self._writing:
+            for name in CHECKPOINT_FILES:
+                offsets = self._written.get(name, {})
+                if partition in offsets:
+                    self._forgotten.append(partition)
+                    self._written[name] = {key: offset for key, offset in offsets.items() if key != partition}
+                    write_offsets(self._files, f"{self.path}/{name}", self._written[name])
 
     def mark_clean(self, broker_epoch: int) -> None:
         write_clean_shutdown(self._files, self.path, broker_epoch)

@@ -6,12 +6,14 @@ are remembered too. Otherwise: bisection for the segment, the offset index, and 
 one index interval.
 
 The end of a slice is the smallest of: the end of the segment, the batch that reaches `limit_offset`, and
-`max_bytes`, which may cut a batch in two (clients drop an incomplete last batch and ask for it again).
+`max_bytes`. There the offset index says where the last whole batch ends; Kafka cuts it in two instead, and half of
+what a reader of large batches receives is thrown away and asked for again.
 """
 
 from __future__ import annotations
 
-from tidemill.model.errors import ApiError, ErrorCode
+from tidemill.model.errors import ApiError, ErrorCode, MalformedMessage
+from tidemill.ports.files import OpenFile
 from tidemill.storage.batch_scan import DamagedBatch
 from tidemill.storage.epoch_check import epochs_agree, epochs_of_batches
 from tidemill.storage.log_state import LogSlice, LogState
@@ -21,7 +23,8 @@ from tidemill.storage.transaction_index import AbortedTransaction, TransactionIn
 from tidemill.wire.batch import HEADER_SIZE, LOG_OVERHEAD, BatchHeader, iterate_records, read_prefix
 from tidemill.wire.compression import decompress
 
-MAX_DECOMPRESSED_BYTES = 256 * 1024 * 1024
+EXPANSION_LIMIT = 16
+"""How many times `max.message.bytes` a batch may unpack to before it is not looked into."""
 FoundTimestamp = tuple[int, int, int]
 """Timestamp, offset, leader epoch."""
 
@@ -68,10 +71,7 @@ class ReadableLog(LogState):
         else:
             segment.recently_used = True
         if length > max_bytes:
-            first_size = read_prefix(file.read(position, LOG_OVERHEAD))[1]
-            length = (
-                max(max_bytes, first_size) if min_one_batch else (max_bytes if first_size <= max_bytes else 0)
-            )
+            length = _cut(segment, file, position, max_bytes, min_one_batch)
         return LogSlice(file, position, length)
 
     def _out_of_range(self, offset: int) -> ApiError:
@@ -157,7 +157,14 @@ class ReadableLog(LogState):
     ) -> FoundTimestamp | None:
         if header.is_log_append_time:
             return header.max_timestamp, max(header.base_offset, self.log_start_offset), header.leader_epoch
-        for offset, record_timestamp in _timestamps(segment, position, header):
+        try:
+            timestamps = _timestamps(
+                segment, position, header, EXPANSION_LIMIT * self._config.max_message_bytes
+            )
+        except MalformedMessage:
+            # Nobody can read these records; a reader that begins with them will say so itself.
+            return header.max_timestamp, max(header.base_offset, self.log_start_offset), header.leader_epoch
+        for offset, record_timestamp in timestamps:
             if record_timestamp >= timestamp and offset >= self.log_start_offset:
                 return record_timestamp, offset, header.leader_epoch
         return None
@@ -196,9 +203,18 @@ class ReadableLog(LogState):
         self._epochs_checked = True
 
 
-def _timestamps(segment: Segment, position: int, header: BatchHeader) -> list[tuple[int, int]]:
+def _cut(segment: Segment, file: OpenFile, position: int, max_bytes: int, min_one_batch: bool) -> int:
+    """How many bytes to give where more are there: whole batches if the index knows where one ends."""
+    first_size = read_prefix(file.read(position, LOG_OVERHEAD))[1]
+    if first_size > max_bytes:
+        return first_size if min_one_batch else 0
+    end = segment.last_batch_start(position + max_bytes)
+    return end - position if end > position else max_bytes
+
+
+def _timestamps(segment: Segment, position: int, header: BatchHeader, limit: int) -> list[tuple[int, int]]:
     """(offset, timestamp) of each record of a batch."""
     payload: bytes = segment.read_batch(position, header)[HEADER_SIZE:]
     if header.compression:
-        payload = decompress(header.compression, payload, MAX_DECOMPRESSED_BYTES)
+        payload = decompress(header.compression, payload, limit)
     return [(record.offset, record.timestamp) for record in iterate_records(header, payload)]

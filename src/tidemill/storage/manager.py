@@ -27,11 +27,12 @@ Kafka's (`-future`) are left alone.
 from __future__ import annotations
 
 import errno
+import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import NamedTuple
 
-from tidemill.model.errors import ApiError, CorruptLog, ErrorCode
+from tidemill.model.errors import ApiError, CorruptLog, ErrorCode, TidemillError
 from tidemill.model.ids import ZERO_UUID, TopicPartition, uuid_text
 from tidemill.ports.files import Files
 from tidemill.ports.randomness import Randomness
@@ -44,11 +45,13 @@ from tidemill.storage.open_files import OpenFiles
 from tidemill.storage.partition_metadata import write_topic_id
 from tidemill.storage.producer_state import DEFAULT_EXPIRATION_MS
 
+logger = logging.getLogger(__name__)
+
 UNKNOWN_BYTES = -1
 SYNC_TOGETHER_FROM = 100
 """Logs to close from which on one sync of the file system is quicker than one of each file."""
-DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
-"""Not a failure of the disk: what could not be written is refused, and works again when there is room."""
+PASSING = (errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE)
+"""No failure of the disk: what could not be done is refused, and works again when there is room."""
 _RESERVED_ID = bytes(15)
 """Directory ids that begin so mean no directory: unassigned, lost, migrating."""
 
@@ -218,6 +221,13 @@ class LogManager:
         self._require_not_lost(partition)
         raise ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"{partition} is not on this broker")
 
+    def note_lost(self, partitions: Iterable[TopicPartition]) -> None:
+        """Partitions that were here before and are nowhere now: a directory that failed at the start has them."""
+        failed = [directory.path for directory in self.directories if not directory.is_online]
+        for partition in partitions:
+            if failed and partition not in self.logs and partition not in self.quarantined:
+                self.offline[partition] = failed[0]
+
     def is_lost(self, partition: TopicPartition) -> bool:
         """Whether its files are here and cannot be used."""
         return partition in self.quarantined or partition in self.offline
@@ -236,21 +246,30 @@ class LogManager:
         return self.create_all([WantedLog(partition, topic_id, directory_id)], now_ms)[0]
 
     def create_all(self, wanted: Iterable[WantedLog], now_ms: int) -> list[Log]:
-        """The logs of these partitions, made where they are missing; one sync of each directory for all."""
+        """The logs of these partitions, made where they are missing; one sync of each directory for all.
+
+        The first failure is raised after all others were tried.
+        """
         logs: list[Log] = []
+        failures: list[ApiError] = []
         touched: set[str] = set()
         counts = self._counts()
         for partition, topic_id, directory_id in wanted:
-            log = self._existing(partition, topic_id)
-            if log is None:
-                directory = self._assigned(partition, directory_id) or self._emptiest(counts)
-                log = self._create_in(directory, partition, topic_id, now_ms)
-                counts[directory.path] = counts.get(directory.path, 0) + 1
-                touched.add(directory.path)
-            logs.append(log)
+            try:
+                log = self._existing(partition, topic_id)
+                if log is None:
+                    directory = self._assigned(partition, directory_id) or self._emptiest(counts)
+                    log = self._create_in(directory, partition, topic_id, now_ms)
+                    counts[directory.path] = counts.get(directory.path, 0) + 1
+                    touched.add(directory.path)
+                logs.append(log)
+            except ApiError as error:
+                failures.append(error)
         for path in touched:
             with self._guard(path):
                 self._files.sync_directory(path)
+        if failures:
+            raise failures[0]
         return logs
 
     def _existing(self, partition: TopicPartition, topic_id: bytes) -> Log | None:
@@ -330,7 +349,7 @@ class LogManager:
         self.compaction.forget(partition)
         self._seen_flushed_ms.pop(partition, None)
         if log is None and quarantine is None:
-            self._require_not_lost(partition)
+            self.offline.pop(partition, None)  # its files come back with their disk, as a stray
             return None
         old = log.directory if log is not None else quarantine.directory if quarantine is not None else ""
         new = f"{parent_of(old)}/{marked_name(partition, self._randomness.uuid(), mark)}"
@@ -351,19 +370,25 @@ class LogManager:
         for path, error in removal.failures:
             self.fail_directory(parent_of(path), error)
 
-    def reconfigure(self, topic: str) -> None:
-        """The configuration of this topic changed: all its logs get the new one."""
+    def reconfigure(self, topic: str, indexes: Iterable[int]) -> None:
+        """The configuration of this topic changed: the logs of its partitions get the new one."""
         config = self._config_of(topic)
-        for partition, log in self.logs.items():
-            if partition.topic == topic:
+        for index in indexes:
+            log = self.logs.get(TopicPartition(topic, index))
+            if log is not None:
                 log.config = config
 
     # -- failing directories --------------------------------------------------------------------------
 
-    def fail_directory(self, path: str, error: OSError) -> None:
-        """Take a directory offline with all its partitions. The broker decides what follows if none is left."""
+    def fail_directory(self, path: str, error: OSError, *, is_certain: bool = False) -> None:
+        """Take a directory offline with all its partitions. The broker decides what follows if none is left.
+
+        A full disk or too many open files are no reason, unless a sync failed with it (`is_certain`).
+        """
         directory = next((each for each in self.directories if each.path == path), None)
         if directory is None or not directory.is_online:
+            return
+        if error.errno in PASSING and not is_certain:
             return
         directory.failure = error
         lost = [partition for partition, log in self.logs.items() if parent_of(log.directory) == path]
@@ -381,8 +406,7 @@ class LogManager:
         try:
             yield
         except OSError as error:
-            if error.errno not in DISK_FULL:
-                self.fail_directory(path, error)
+            self.fail_directory(path, error)
             raise ApiError(ErrorCode.KAFKA_STORAGE_ERROR, f"{path} failed: {error}") from error
 
     # -- retention and flushing -----------------------------------------------------------------------
@@ -398,9 +422,14 @@ class LogManager:
                 continue
             try:
                 log.expire_producers(now_ms)
-                yield log.delete_old_segments(now_ms)
+                removed = log.delete_old_segments(now_ms)
             except OSError as error:
                 self.fail_directory(parent_of(log.directory), error)
+                continue
+            except TidemillError as error:
+                logger.error("retention leaves %s as it is: %s", partition, error)
+                continue
+            yield removed
 
     def begin_flushes(self, now_ms: int) -> list[LogFlush]:
         """Jobs for the logs whose `flush.ms` or `flush.messages` has passed, or that have sealed segments to sync."""
@@ -412,8 +441,11 @@ class LogManager:
             job = None
             if log.recovery_point >= log.log_end_offset:
                 self._seen_flushed_ms[partition] = now_ms
+            elif log.config.acknowledges_after_sync:
+                pass  # whoever waits for its acknowledgement has it synced
             elif self._is_flush_due(partition, log, now_ms):
                 job = self._begin_flush(log)
+                self._seen_flushed_ms[partition] = now_ms
             yield LogFlush(log, job) if job is not None else None
 
     def _is_flush_due(self, partition: TopicPartition, log: Log, now_ms: int) -> bool:
@@ -436,10 +468,16 @@ class LogManager:
 
     def complete_flush(self, flush: LogFlush) -> None:
         """Move the recovery point, or take the directory offline."""
+        if flush.log.is_offline:
+            return  # deleted or failed meanwhile: an error would say nothing about the disk
         if flush.job.error is not None:
-            self.fail_directory(parent_of(flush.log.directory), flush.job.error)
-        elif not flush.log.is_offline:
+            self.sync_failed(flush.log, flush.job.error)
+        else:
             flush.log.complete_flush(flush.job)
+
+    def sync_failed(self, log: Log, error: OSError) -> None:
+        """Nobody knows what is on the disk now, and a second sync would not tell: give the directory up."""
+        self.fail_directory(parent_of(log.directory), error, is_certain=True)
 
     # -- compaction -----------------------------------------------------------------------------------
 
@@ -484,7 +522,7 @@ class LogManager:
         )
 
     def complete_checkpoint(self, job: CheckpointJob) -> None:
-        if job.error is not None and job.error.errno not in DISK_FULL:
+        if job.error is not None:
             self.fail_directory(job.directory.path, job.error)
 
     def describe(self) -> list[DirectoryDescription]:
@@ -525,9 +563,14 @@ class LogManager:
         for job in self.begin_checkpoints():
             job.run()
             self.complete_checkpoint(job)
-            if job.error is None:
+            if job.error is None and not self._has_offline_log(job.directory):
                 with suppress(OSError):
                     job.directory.mark_clean(broker_epoch)
+
+    def _has_offline_log(self, directory: DataDirectory) -> bool:
+        return any(
+            log.is_offline and parent_of(log.directory) == directory.path for log in self.logs.values()
+        )
 
     def _sync_directories(self) -> None:
         """One sync of each file system instead of several of each log."""
@@ -539,7 +582,8 @@ class LogManager:
             except OSError as error:
                 self.fail_directory(directory.path, error)
         for log in self.logs.values():
-            log.confirm_synced()
+            if not log.is_offline:
+                log.confirm_synced()
 
 
 def parent_of(path: str) -> str:

@@ -53,6 +53,11 @@ class OffsetIndex(SparseIndex):
         slot = self._slot_at_or_below(position - 1, _I32, key_position=4) + 1
         return self.entry(slot) if slot < self.count else None
 
+    def last_position_up_to(self, position: int) -> int:
+        """The last place at or before this one where a batch is known to begin; -1 if none is."""
+        slot = self._slot_at_or_below(position, _I32, key_position=4)
+        return self.entry(slot)[1] if slot >= 0 else -1
+
     def truncate_to(self, offset: int) -> None:
         """Drop the entries at or above this offset."""
         self._shorten(self._slot_at_or_below(offset - 1 - self.base_offset, _I32) + 1)

@@ -318,6 +318,10 @@ class Segment:
     def read_batch(self, position: int, header: BatchHeader) -> bytes:
         return self.handle().read(position, LOG_OVERHEAD + header.batch_length)
 
+    def last_batch_start(self, position: int) -> int:
+        """The last place at or before this one where a batch is known to begin; -1 if none is."""
+        return self._checked_offset_index().last_position_up_to(position)
+
     def offset_bound(self, position: int) -> int | None:
         """An offset not below any that ends at or before this position; None if the index cannot say."""
         entry = self._checked_offset_index().first_at_or_after_position(position)

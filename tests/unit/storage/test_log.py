@@ -140,10 +140,10 @@ def test_a_read_in_the_middle_of_a_batch_begins_with_the_batch() -> None:
 def test_max_bytes_cuts_but_never_the_first_batch() -> None:
     log = ten_batches()
     size = read_header(read_bytes(log, 0)).size
-    for max_bytes, expected in ((0, size), (10, size), (size, size), (size + 7, size + 7)):
+    for max_bytes, expected in ((0, size), (10, size), (size, size), (size + 7, size), (2 * size, 2 * size)):
         records = log.read(0, max_bytes, 100)
         assert records is not None and records.length == expected
-    for max_bytes, expected in ((0, 0), (size - 1, 0), (size, size), (size + 7, size + 7)):
+    for max_bytes, expected in ((0, 0), (size - 1, 0), (size, size), (size + 7, size)):
         records = log.read(0, max_bytes, 100, False)
         assert records is not None and records.length == expected
 

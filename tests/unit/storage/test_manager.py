@@ -271,7 +271,7 @@ def test_reconfigure_reaches_the_logs_of_the_topic() -> None:
     world = World()
     log, other = world.create("orders", "others")
     world.config = LogConfig(retention_ms=5)
-    world.manager.reconfigure("orders")
+    world.manager.reconfigure("orders", [0])
     assert log.config.retention_ms == 5 and other.config.retention_ms != 5
 
 
@@ -307,8 +307,11 @@ def test_flushes_are_due_by_time_by_count_and_after_a_roll() -> None:
     assert world.manager.begin_flushes(NOW_MS + 9000) == []
     append(log, ("a", "1"))
     assert world.manager.begin_flushes(NOW_MS + 9500) == []
-    log.config = LogConfig(flush_messages=1)
+    log.config = LogConfig(flush_messages=2)
+    append(log, ("a", "1"))
     assert len(world.manager.begin_flushes(NOW_MS + 9500)) == 1
+    log.config = LogConfig(flush_messages=1)
+    assert world.manager.begin_flushes(NOW_MS + 9500) == [], "whoever waits for it has it synced"
     log.config = LogConfig(segment_bytes=170)
     append(log, ("a", "1" * 90))
     assert len(world.manager.begin_flushes(NOW_MS + 9500)) == 1
