@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from tidemill.api.producers import ProducerApi
     from tidemill.api.telemetry import TelemetryApi
     from tidemill.api.topics import TopicApi
+    from tidemill.api.transactions import TransactionApi
     from tidemill.api.versions import VersionApi
 
 
@@ -72,7 +73,20 @@ class Handlers:
     def producers(self) -> ProducerApi:
         from tidemill.api.producers import ProducerApi
 
-        return ProducerApi(self._services)
+        return ProducerApi(self._services, lambda: self.transactions)
+
+    @cached_property
+    def transactions(self) -> TransactionApi:
+        from tidemill.api.transactions import TransactionApi
+
+        coordinators = self._services.coordinators
+        return TransactionApi(
+            self._services,
+            coordinators.transactions,
+            coordinators.gate,
+            coordinators.markers,
+            coordinators.producer_ids,
+        )
 
     @cached_property
     def coordinators(self) -> CoordinatorApi:

@@ -16,7 +16,11 @@ from tidemill.replication.manager import ReplicaManager
 
 if TYPE_CHECKING:
     from tidemill.api.coordination import Coordinator
+    from tidemill.api.transaction_gate import TransactionGate
+    from tidemill.api.transaction_markers import MarkerWriter
     from tidemill.coordination.group.shard import GroupShard
+    from tidemill.coordination.transaction.driven import DrivenShard
+    from tidemill.coordination.transaction.producer_ids import ProducerIdStock
 
 T = TypeVar("T")
 
@@ -37,6 +41,18 @@ class Coordinators(Protocol):
 
     @property
     def groups(self) -> Coordinator[GroupShard]: ...
+
+    @property
+    def transactions(self) -> Coordinator[DrivenShard]: ...
+
+    @property
+    def gate(self) -> TransactionGate: ...
+
+    @property
+    def markers(self) -> MarkerWriter: ...
+
+    @property
+    def producer_ids(self) -> ProducerIdStock: ...
 
 
 @dataclasses.dataclass(slots=True)

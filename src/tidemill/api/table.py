@@ -43,10 +43,9 @@ class Api(NamedTuple):
 
 PRODUCE, FETCH, API_VERSIONS = 0, 1, 18
 
-_NO_TRANSACTIONS = "a transactional id is refused: there is no transaction coordinator yet"
 
 APIS = (
-    Api(PRODUCE, "Produce", 3, 13, 9, "produce.handle", gaps="transactional batches are refused"),
+    Api(PRODUCE, "Produce", 3, 13, 9, "produce.handle"),
     Api(FETCH, "Fetch", 4, 18, 12, "fetch.handle", gaps="no preferred read replica, no tiered storage"),
     Api(2, "ListOffsets", 1, 11, 6, "offsets.list_offsets", "list_offsets"),
     Api(3, "Metadata", 0, 13, 9, "metadata.metadata", "metadata"),
@@ -63,8 +62,13 @@ APIS = (
     Api(19, "CreateTopics", 2, 7, 5, "topics.create_topics", "create_topics"),
     Api(20, "DeleteTopics", 1, 6, 4, "topics.delete_topics", "delete_topics"),
     Api(21, "DeleteRecords", 0, 2, 2, "offsets.delete_records", "delete_records"),
-    Api(22, "InitProducerId", 0, 5, 2, "producers.init_producer_id", "init_producer_id", gaps=_NO_TRANSACTIONS),
+    Api(22, "InitProducerId", 0, 5, 2, "producers.init_producer_id", "init_producer_id"),
     Api(23, "OffsetForLeaderEpoch", 2, 4, 4, "offsets.offset_for_leader_epoch", "offset_for_leader_epoch"),
+    Api(24, "AddPartitionsToTxn", 0, 5, 3, "transactions.add_partitions_to_txn", "add_partitions_to_txn"),
+    Api(25, "AddOffsetsToTxn", 0, 4, 3, "transactions.add_offsets_to_txn", "add_offsets_to_txn"),
+    Api(26, "EndTxn", 0, 5, 3, "transactions.end_txn", "end_txn"),
+    Api(27, "WriteTxnMarkers", 1, 2, 1, "transactions.write_txn_markers", "write_txn_markers"),
+    Api(28, "TxnOffsetCommit", 0, 5, 3, "transactions.txn_offset_commit", "txn_offset_commit"),
     Api(32, "DescribeConfigs", 1, 4, 4, "configs.describe_configs", "describe_configs"),
     Api(33, "AlterConfigs", 0, 2, 2, "configs.alter_configs", "alter_configs"),
     Api(35, "DescribeLogDirs", 1, 5, 2, "logs.describe_log_dirs", "describe_log_dirs"),
@@ -74,6 +78,8 @@ APIS = (
     Api(47, "OffsetDelete", 0, 0, 32767, "group_offsets.offset_delete", "offset_delete"),
     Api(60, "DescribeCluster", 0, 2, 0, "metadata.describe_cluster", "describe_cluster"),
     Api(61, "DescribeProducers", 0, 0, 0, "producers.describe_producers", "describe_producers"),
+    Api(65, "DescribeTransactions", 0, 0, 0, "transactions.describe_transactions", "describe_transactions"),
+    Api(66, "ListTransactions", 0, 2, 0, "transactions.list_transactions", "list_transactions"),
     Api(71, "GetTelemetrySubscriptions", 0, 0, 0, "telemetry.get_subscriptions", "get_telemetry_subscriptions"),
     Api(72, "PushTelemetry", 0, 0, 0, "telemetry.push", "push_telemetry",
         gaps="metrics are accepted and dropped until the broker exports them"),

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from tidemill.api.internal_topics import OFFSETS_TOPIC
+from tidemill.api.internal_topics import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
 from tidemill.api.services import Metadata
 from tidemill.model.configs import BrokerLayers
 from tidemill.model.ids import TopicPartition
@@ -22,8 +22,15 @@ from tidemill.timing.wheel import TimingWheel
 
 if TYPE_CHECKING:
     from tidemill.api.coordination import Coordinator
+    from tidemill.api.transaction_gate import TransactionGate
+    from tidemill.api.transaction_markers import MarkerSender, MarkerWriter
     from tidemill.coordination.group.shard import GroupShard
     from tidemill.coordination.runtime import CoordinatorRuntime
+    from tidemill.coordination.transaction.driven import DrivenShard
+    from tidemill.coordination.transaction.producer_ids import ProducerIdStock
+    from tidemill.coordination.transaction.verification import VerificationGuards
+
+TRANSACTION_VERSION_FEATURE = "transaction.version"
 
 
 class Coordinators:
@@ -64,6 +71,66 @@ class Coordinators:
         self._runtimes[OFFSETS_TOPIC] = runtime
         return Coordinator(runtime, self._partition_count)
 
+    @cached_property
+    def transactions(self) -> Coordinator[DrivenShard]:
+        from tidemill.api.coordination import Coordinator
+        from tidemill.coordination.records.transaction_records import RECORD_TYPES
+        from tidemill.coordination.runtime import CoordinatorRuntime, RuntimeSettings
+        from tidemill.replication.coordinator_log import CoordinatorLog
+
+        runtime = CoordinatorRuntime(
+            TRANSACTIONS_TOPIC,
+            self._make_transaction_shard,
+            CoordinatorLog(self._replicas, TRANSACTIONS_TOPIC),
+            self._wheel,
+            self._clock,
+            RuntimeSettings(RECORD_TYPES),
+        )
+        self._runtimes[TRANSACTIONS_TOPIC] = runtime
+        coordinator = Coordinator(runtime, self._partition_count)
+        self._sender.transactions = coordinator
+        return coordinator
+
+    def _make_transaction_shard(self, index: int) -> DrivenShard:
+        from tidemill.api.transaction_settings import transaction_settings
+        from tidemill.coordination.transaction.driven import DrivenShard
+        from tidemill.coordination.transaction.shard import TransactionShard
+
+        epoch = self._replicas.partitions[TopicPartition(TRANSACTIONS_TOPIC, index)].leader_epoch
+        version = self._metadata.image.features.get(TRANSACTION_VERSION_FEATURE, 0)
+        shard = TransactionShard(transaction_settings(self._layers, version), epoch, self.producer_ids)
+        return DrivenShard(shard, self._sender.write, self._sender.retry)
+
+    @cached_property
+    def producer_ids(self) -> ProducerIdStock:
+        from tidemill.coordination.transaction.producer_ids import ProducerIdStock
+
+        return ProducerIdStock()
+
+    @cached_property
+    def _guards(self) -> VerificationGuards:
+        from tidemill.coordination.transaction.verification import VerificationGuards
+
+        return VerificationGuards()
+
+    @cached_property
+    def markers(self) -> MarkerWriter:
+        from tidemill.api.transaction_markers import MarkerWriter
+
+        return MarkerWriter(self._replicas, self._metadata, self._clock, self.groups, self._guards)
+
+    @cached_property
+    def _sender(self) -> MarkerSender:
+        from tidemill.api.transaction_markers import MarkerSender
+
+        return MarkerSender(self.markers)
+
+    @cached_property
+    def gate(self) -> TransactionGate:
+        from tidemill.api.transaction_gate import TransactionGate
+
+        return TransactionGate(self.transactions, self._guards)
+
     def apply(self, changed: Iterable[TopicPartition]) -> None:
         """The replicas have their new roles: coordinate what is led here, give up what is not."""
         for topic_partition in changed:
@@ -87,7 +154,9 @@ class Coordinators:
             runtime.stop()
 
     def _runtime_of(self, topic: str) -> CoordinatorRuntime[Any] | None:
-        return self.groups.runtime if topic == OFFSETS_TOPIC else None
+        if topic == OFFSETS_TOPIC:
+            return self.groups.runtime
+        return self.transactions.runtime if topic == TRANSACTIONS_TOPIC else None
 
     def _partition_count(self, topic: str) -> int:
         state = self._metadata.image.topics.get(topic)
