@@ -22,6 +22,8 @@ from tidemill.wire.messages.list_offsets import ListOffsetsPartition, ListOffset
 PEER = os.environ.get("TIDEMILL_TEST_PEER", "tidemill")
 ADMIN_TIMEOUT_SECONDS = 20
 LATEST = -1
+SETTINGS = {"group.initial.rebalance.delay.ms": "0"}
+"""A first rebalance waits for nobody, as with the other peer."""
 
 
 class Cluster:
@@ -68,7 +70,7 @@ class Cluster:
 @contextlib.contextmanager
 def running_cluster() -> Iterator[Cluster]:
     if PEER == "tidemill":
-        with SubprocessBroker() as broker:
+        with SubprocessBroker(settings=SETTINGS) as broker:
             yield Cluster(broker.bootstrap)
     elif PEER == "kafka":
         from kafka_peer import KafkaPeer

@@ -15,12 +15,15 @@ from tidemill.api.services import Services
 if TYPE_CHECKING:
     from tidemill.api.configs import ConfigApi
     from tidemill.api.coordinators import CoordinatorApi
+    from tidemill.api.group_offsets import GroupOffsetApi
+    from tidemill.api.groups import GroupApi
     from tidemill.api.logs import LogApi
     from tidemill.api.metadata import MetadataApi
     from tidemill.api.offsets import OffsetApi
     from tidemill.api.producers import ProducerApi
     from tidemill.api.telemetry import TelemetryApi
     from tidemill.api.topics import TopicApi
+    from tidemill.api.transactions import TransactionApi
     from tidemill.api.versions import VersionApi
 
 
@@ -70,13 +73,38 @@ class Handlers:
     def producers(self) -> ProducerApi:
         from tidemill.api.producers import ProducerApi
 
-        return ProducerApi(self._services)
+        return ProducerApi(self._services, lambda: self.transactions)
+
+    @cached_property
+    def transactions(self) -> TransactionApi:
+        from tidemill.api.transactions import TransactionApi
+
+        coordinators = self._services.coordinators
+        return TransactionApi(
+            self._services,
+            coordinators.transactions,
+            coordinators.gate,
+            coordinators.markers,
+            coordinators.producer_ids,
+        )
 
     @cached_property
     def coordinators(self) -> CoordinatorApi:
         from tidemill.api.coordinators import CoordinatorApi
 
-        return CoordinatorApi(self._services)
+        return CoordinatorApi(self._services, self.topics)
+
+    @cached_property
+    def groups(self) -> GroupApi:
+        from tidemill.api.groups import GroupApi
+
+        return GroupApi(self._services)
+
+    @cached_property
+    def group_offsets(self) -> GroupOffsetApi:
+        from tidemill.api.group_offsets import GroupOffsetApi
+
+        return GroupOffsetApi(self._services)
 
     @cached_property
     def telemetry(self) -> TelemetryApi:

@@ -3,8 +3,9 @@
 The hot path of a write. A request is handled the moment its last byte arrives: decode in place, check each
 batch, append the received memory, answer. It becomes a coroutine only where single records must be looked at
 (`batch_check.needs_rewrite`), and waits in purgatory only where durability takes longer than the append.
+The first batch of a transaction on a partition asks its coordinator first (KIP-890).
 
-Gaps: transactional batches are refused until there is a transaction coordinator; `throttle_time_ms` is 0.
+Gaps: `throttle_time_ms` is 0.
 """
 
 from __future__ import annotations
@@ -17,11 +18,13 @@ from typing import Any
 from tidemill.api.batch_check import BadRecords, check_batch, needs_rewrite, rewrite_batch
 from tidemill.api.context import RequestContext, ResponseSlot
 from tidemill.api.services import Services
+from tidemill.coordination.transaction.state import ProducerIdentity
+from tidemill.metadata.image import is_internal_topic
 from tidemill.model.errors import ApiError, ErrorCode
 from tidemill.model.ids import TopicPartition
 from tidemill.replication.delayed import WaitingAppend
 from tidemill.replication.partition import ACKS_ALL, Partition
-from tidemill.wire.batch import TRANSACTIONAL_MASK, BatchHeader
+from tidemill.wire.batch import HEADER_SIZE, TRANSACTIONAL_MASK, BatchHeader, read_header
 from tidemill.wire.frames import frame_response
 from tidemill.wire.produce_codec import (
     FLEXIBLE_SINCE,
@@ -38,6 +41,8 @@ from tidemill.wire.produce_codec import (
 logger = logging.getLogger(__name__)
 
 ACKS_NONE = 0
+ADMIN_CLIENT_ID = "__admin_client"
+"""Who calls itself this may write to the coordinators' topics, as in Kafka."""
 VALID_ACKS = (ACKS_ALL, ACKS_NONE, 1)
 
 Finish = Callable[[list[ProduceTopicResult]], None]
@@ -53,7 +58,7 @@ class ProduceApi:
         self, context: RequestContext, frame: memoryview, position: int, slot: ResponseSlot
     ) -> Coroutine[Any, Any, None] | None:
         request = decode_produce_request(frame, position, context.version)
-        if self._must_look_at_records(request):
+        if self._must_look_at_records(request) or self._must_ask_coordinator(request):
             owned = memoryview(bytearray(frame))  # the connection reuses its buffer while the thread works
             return self._handle_slowly(
                 context, decode_produce_request(owned, position, context.version), slot
@@ -88,6 +93,8 @@ class ProduceApi:
             log = partition.leader_log()
             header = check_batch(entry.records, context.version, log.config, now_ms)
             assert entry.records is not None
+            if header.attributes & TRANSACTIONAL_MASK and not self._is_open(partition, header):
+                raise ApiError(ErrorCode.INVALID_TXN_STATE, "no transaction of this producer is open here")
             return self._write(request, partition, entry.records, header, now_ms, waiting)
         except ApiError as error:
             return _refused(entry, error)
@@ -102,8 +109,6 @@ class ProduceApi:
         waiting: list[WaitingAppend],
     ) -> ProduceResult:
         log = partition.leader_log()
-        if header.attributes & TRANSACTIONAL_MASK:
-            raise ApiError(ErrorCode.INVALID_TXN_STATE, "transactions are not available on this broker yet")
         try:
             info = partition.append(records, header, request.acks, now_ms)
         except OSError as error:
@@ -133,6 +138,8 @@ class ProduceApi:
             if state is None:
                 raise ApiError(ErrorCode.UNKNOWN_TOPIC_ID)
             name = state.name
+        if is_internal_topic(name) and context.client_id != ADMIN_CLIENT_ID:
+            raise ApiError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"Cannot append to internal topic {name}")
         partition = self._partitions.get(TopicPartition(name, index))
         if partition is None:
             raise ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
@@ -181,12 +188,15 @@ class ProduceApi:
     def _must_look_at_records(self, request: ProduceRequest) -> bool:
         return any(self._is_rewriting(topic, entry) for topic in request.topics for entry in topic.partitions)
 
-    def _is_rewriting(self, topic: ProduceTopic, entry: ProducePartition) -> bool:
+    def _known_partition(self, topic: ProduceTopic, entry: ProducePartition) -> Partition | None:
         name = topic.name
         if not name:
             state = self._services.metadata.image.topics_by_id.get(topic.topic_id)
             name = state.name if state else ""
-        partition = self._partitions.get(TopicPartition(name, entry.partition))
+        return self._partitions.get(TopicPartition(name, entry.partition))
+
+    def _is_rewriting(self, topic: ProduceTopic, entry: ProducePartition) -> bool:
+        partition = self._known_partition(topic, entry)
         if partition is None or partition.log is None:
             return False
         config = partition.log.config
@@ -225,9 +235,41 @@ class ProduceApi:
             if needs_rewrite(header, config):
                 records = await asyncio.to_thread(rewrite_batch, records, header, config)
                 header = check_batch(records, context.version, config, now_ms)
+            if header.attributes & TRANSACTIONAL_MASK:
+                await self._enter_transaction(context, request, partition, header)
             return self._write(request, partition, records, header, now_ms, waiting)
         except ApiError as error:
             return _refused(entry, error)
+
+    def _must_ask_coordinator(self, request: ProduceRequest) -> bool:
+        """Whether some batch is the first of its transaction on its partition."""
+        if request.transactional_id is None:
+            return False
+        for topic in request.topics:
+            for entry in topic.partitions:
+                partition = self._known_partition(topic, entry)
+                if partition is None or not entry.records or len(entry.records) < HEADER_SIZE:
+                    continue
+                if partition.log is not None and not self._is_open(partition, read_header(entry.records)):
+                    return True
+        return False
+
+    def _is_open(self, partition: Partition, header: BatchHeader) -> bool:
+        return self._services.coordinators.gate.is_open(partition, header.producer_id, header.producer_epoch)
+
+    async def _enter_transaction(
+        self, context: RequestContext, request: ProduceRequest, partition: Partition, header: BatchHeader
+    ) -> None:
+        """Nothing enters a transaction that is not open here; see `transaction_gate`."""
+        gate = self._services.coordinators.gate
+        if self._is_open(partition, header):
+            return
+        identity = ProducerIdentity(header.producer_id, header.producer_epoch)
+        if not request.transactional_id:
+            raise ApiError(ErrorCode.INVALID_REQUEST, "a transactional batch without a transactional id")
+        name = partition.topic_partition
+        guard = await gate.admit(name, request.transactional_id, identity, context.version)
+        gate.pass_through(name, identity.producer_id, guard)
 
 
 def _refused(entry: ProducePartition, error: ApiError) -> ProduceResult:

@@ -7,6 +7,8 @@ ever give out the same one; what is left of a block at a restart is never used.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from tidemill.api.context import RequestContext
 from tidemill.api.services import Services
@@ -22,12 +24,16 @@ from tidemill.wire.messages.describe_producers import (
 )
 from tidemill.wire.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
 
+if TYPE_CHECKING:
+    from tidemill.api.transactions import TransactionApi
+
 FIRST_EPOCH = 0
 
 
 class ProducerApi:
-    def __init__(self, services: Services) -> None:
+    def __init__(self, services: Services, transactions: Callable[[], TransactionApi]) -> None:
         self._services = services
+        self._transactions = transactions
         self._block = range(0)
         self._lock = asyncio.Lock()
 
@@ -35,10 +41,7 @@ class ProducerApi:
         self, context: RequestContext, request: InitProducerIdRequest
     ) -> InitProducerIdResponse:
         if request.transactional_id is not None:
-            raise ApiError(
-                ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
-                "transactions are not available on this broker yet",
-            )
+            return await self._transactions().init_producer_id(context, request)
         return InitProducerIdResponse(producer_id=await self._next_id(), producer_epoch=FIRST_EPOCH)
 
     async def _next_id(self) -> int:

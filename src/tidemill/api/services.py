@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
-from typing import Protocol, TypeVar
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from tidemill.api.settings import BrokerSettings
 from tidemill.metadata.controller import Controller
@@ -13,6 +13,14 @@ from tidemill.metadata.image import MetadataImage
 from tidemill.ports.clock import Clock
 from tidemill.ports.randomness import Randomness
 from tidemill.replication.manager import ReplicaManager
+
+if TYPE_CHECKING:
+    from tidemill.api.coordination import Coordinator
+    from tidemill.api.transaction_gate import TransactionGate
+    from tidemill.api.transaction_markers import MarkerWriter
+    from tidemill.coordination.group.shard import GroupShard
+    from tidemill.coordination.transaction.driven import DrivenShard
+    from tidemill.coordination.transaction.producer_ids import ProducerIdStock
 
 T = TypeVar("T")
 
@@ -28,6 +36,25 @@ class Metadata(Protocol):
         ...
 
 
+class Coordinators(Protocol):
+    """Each is made when somebody first needs it."""
+
+    @property
+    def groups(self) -> Coordinator[GroupShard]: ...
+
+    @property
+    def transactions(self) -> Coordinator[DrivenShard]: ...
+
+    @property
+    def gate(self) -> TransactionGate: ...
+
+    @property
+    def markers(self) -> MarkerWriter: ...
+
+    @property
+    def producer_ids(self) -> ProducerIdStock: ...
+
+
 @dataclasses.dataclass(slots=True)
 class Services:
     node_id: int
@@ -38,3 +65,8 @@ class Services:
     metadata: Metadata
     controller: Controller
     replicas: ReplicaManager
+    coordinators: Coordinators
+
+    @property
+    def groups(self) -> Coordinator[GroupShard]:
+        return self.coordinators.groups

@@ -7,6 +7,10 @@ import dataclasses
 from tidemill.model.configs import BrokerLayers, broker_value
 
 
+SYSTEM_BUFFER = -1
+"""Kafka's default of 100 KB is not taken over: a backlog drains half as fast through it."""
+
+
 def _whole(name: str, layers: BrokerLayers) -> int:
     value = broker_value(name, layers)
     assert isinstance(value, int)
@@ -46,7 +50,7 @@ class BrokerSettings:
             max_connections=_whole("max.connections", layers),
             max_connections_per_ip=_whole("max.connections.per.ip", layers),
             max_idle_ms=_whole("connections.max.idle.ms", layers),
-            send_buffer_bytes=_whole("socket.send.buffer.bytes", layers),
+            send_buffer_bytes=int(layers.static.get("socket.send.buffer.bytes", SYSTEM_BUFFER)),
             retention_check_interval_ms=_whole("log.retention.check.interval.ms", layers),
             recovery_point_interval_ms=_whole("log.flush.offset.checkpoint.interval.ms", layers),
             cleaner_enabled=_flag("log.cleaner.enable", layers),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from tidemill.api.context import RequestContext
+from tidemill.api.internal_topics import blueprint
 from tidemill.api.services import Services
 from tidemill.metadata.topics import NewTopic, TopicDeletion, TopicGrowth, TopicOutcome
 from tidemill.model.errors import ApiError
@@ -47,10 +48,12 @@ class TopicApi:
         return CreateTopicsResponse(topics=[_created(outcome) for outcome in outcomes])
 
     async def auto_create(self, names: list[str]) -> None:
-        """Create topics with the broker's defaults; what cannot be created stays unknown."""
-        new = [NewTopic(name) for name in names]
+        """Create topics with the broker's defaults, internal ones with theirs; what cannot be stays unknown."""
+        layers = self._services.settings.layers
         await self._services.metadata.change(
-            lambda image: self._services.controller.create_topics(image, new)
+            lambda image: self._services.controller.create_topics(
+                image, [blueprint(name, image, layers) for name in names]
+            )
         )
 
     async def delete_topics(

@@ -8,6 +8,7 @@ import typer
 
 from tidemill.cli.consume import consume
 from tidemill.cli.doctor import doctor
+from tidemill.cli.groups import app as group_commands
 from tidemill.cli.log import app as log_commands
 from tidemill.cli.produce import produce
 from tidemill.cli.topics import app as topic_commands
@@ -23,6 +24,7 @@ app = typer.Typer(
 app.add_typer(topic_commands, name="topics")
 app.command()(produce)
 app.command()(consume)
+app.add_typer(group_commands, name="groups")
 app.add_typer(log_commands, name="log")
 app.command()(doctor)
 

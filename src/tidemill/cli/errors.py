@@ -45,6 +45,9 @@ _ADVICE = {
     "_UNKNOWN_TOPIC": "{subject} does not exist: make it with `tidemill topics create {name}`",
     "_UNKNOWN_PARTITION": "{subject} has no such partition: `tidemill topics describe` shows which it has",
     "TOPIC_ALREADY_EXISTS": "{subject} exists already: take another name, or add --if-not-exists",
+    "GROUP_ID_NOT_FOUND": "{subject} does not exist: `tidemill groups list` shows what is there",
+    "NON_EMPTY_GROUP": "{subject} has members: stop them first (`tidemill groups describe {name}` shows who)",
+    "UNKNOWN_MEMBER_ID": "{subject} has members: stop them first (`tidemill groups describe {name}` shows who)",
     "TOPIC_AUTHORIZATION_FAILED": "{subject}: you are not allowed to do this; ask for the right to it",
     "CLUSTER_AUTHORIZATION_FAILED": "you are not allowed to change this cluster; ask for the right to it",
     "MSG_SIZE_TOO_LARGE": (

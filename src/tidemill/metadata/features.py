@@ -4,10 +4,10 @@ A level is a number in the metadata log; a member says at its registration which
 cluster begins with what this release supports at most:
 
     >>> [(record.name, record.feature_level) for record in bootstrap_records()]
-    [('metadata.version', 30)]
+    [('metadata.version', 30), ('transaction.version', 2)]
 
-Apache Kafka 4.3 finalizes five more for a new cluster (group 1, transaction 2, share 1, streams 1, eligible
-leader replicas 1). Each gets a line in `SUPPORTED_FEATURES` when the protocol behind it works here; levels
+Apache Kafka 4.3 finalizes four more for a new cluster (group 1, share 1, streams 1, eligible leader replicas 1). Each
+gets a line in `SUPPORTED_FEATURES` when the protocol behind it works here; levels
 that a Kafka controller wrote are kept in the image and shown as they are.
 """
 
@@ -25,6 +25,7 @@ from tidemill.model.errors import TidemillError
 
 SUPPORTED_FEATURES = (
     FeatureRange(METADATA_VERSION_FEATURE, MINIMUM_METADATA_VERSION, LATEST_METADATA_VERSION),
+    FeatureRange("transaction.version", 0, 2),
 )
 
 

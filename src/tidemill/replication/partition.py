@@ -123,7 +123,9 @@ class Partition:
 
     # -- writing --------------------------------------------------------------------------------------
 
-    def append(self, batch: memoryview, header: BatchHeader, acks: int, now_ms: int) -> AppendInfo:
+    def append(
+        self, batch: memoryview, header: BatchHeader, acks: int, now_ms: int, transaction_version: int = 0
+    ) -> AppendInfo:
         """Write one validated batch; with `acks=all` only while enough replicas are in sync."""
         log = self.log
         if log is None or self.role is not Role.LEADER:
@@ -133,7 +135,7 @@ class Partition:
                 ErrorCode.NOT_ENOUGH_REPLICAS,
                 f"{len(self.isr)} replicas in sync, min.insync.replicas is {log.config.min_insync_replicas}",
             )
-        info = log.append_as_leader(batch, header, self.leader_epoch, now_ms)
+        info = log.append_as_leader(batch, header, self.leader_epoch, now_ms, transaction_version)
         if log.log_end_offset - log.recovery_point >= log.config.flush_messages:
             self._request_sync(self)
         self.advance_high_watermark()

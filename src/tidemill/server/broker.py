@@ -33,6 +33,7 @@ from tidemill.ports.disk import Disk
 from tidemill.ports.randomness import SystemRandomness
 from tidemill.replication.manager import ReplicaManager
 from tidemill.server.connection import Connection, Slot
+from tidemill.server.coordinators import Coordinators
 from tidemill.server.data_lock import DataLock
 from tidemill.server.flusher import Flusher
 from tidemill.server.housekeeping import Housekeeping
@@ -91,6 +92,9 @@ class Broker:
         self._wheel = LoopWheel(loop, self._clock)
         self._replicas = ReplicaManager(self.options.node_id, self._logs, self._wheel)
         self._metadata = MetadataService(self._quorum, self._apply)
+        self._coordinators = Coordinators(
+            self._replicas, self._metadata, self._wheel, self._clock, self._randomness, self._settings.layers
+        )
         self._flusher = Flusher(self._replicas)
         self._housekeeping = Housekeeping(self._logs, self._metadata, self._clock, lambda: self._settings)
         self._adopt_partitions()
@@ -181,6 +185,7 @@ class Broker:
             self._logs.set_aside(stray)
         self._logs.note_lost(known)
         self._replicas.apply(image, known, self._clock.wall_ms())
+        self._coordinators.apply(sorted(known))
 
     def _serve(self, loop: asyncio.AbstractEventLoop, sock: socket.socket) -> None:
         self._services = Services(
@@ -192,6 +197,7 @@ class Broker:
             metadata=self._metadata,
             controller=self._controller,
             replicas=self._replicas,
+            coordinators=self._coordinators,
         )
         self._pipeline = Pipeline(Handlers(self._services))
         self._listener = Listener(loop, sock, self._connection_limits())
@@ -223,6 +229,8 @@ class Broker:
             if resource_type == ResourceType.TOPIC and name in image.topics:
                 self._logs.reconfigure(name, image.topics[name].partitions)
         self._replicas.apply(image, changes.partitions, self._clock.wall_ms())
+        self._coordinators.apply(sorted(changes.partitions))
+        self._coordinators.topics_deleted(changes.topics_deleted)
 
     def _refresh_settings(self, image: MetadataImage) -> None:
         layers = self._controller.settings.layers(image)
@@ -249,6 +257,7 @@ class Broker:
         )
         if hasattr(self, "_replicas"):
             self._replicas.take_offline(partitions)
+            self._coordinators.apply(partitions)
             if path == self._logs.directories[0].path or not any(d.is_online for d in self._logs.directories):
                 self._metadata_failed(error)
 
@@ -264,6 +273,7 @@ class Broker:
             return
         self._is_stopping = True
         self._listener.stop_accepting()
+        self._coordinators.stop()
         self._replicas.release_all()
         await self._listener.drain(DRAIN_PATIENCE_S)
         await self._housekeeping.stop()

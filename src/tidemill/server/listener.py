@@ -32,7 +32,7 @@ class ConnectionLimits(NamedTuple):
     max_connections: int
     max_connections_per_ip: int
     send_buffer_bytes: int
-    """Small enough that what is sent is still in the processor's cache when it is received; -1: the system's."""
+    """-1 leaves it to the system, which lets it grow with the connection."""
 
 
 class Listener:

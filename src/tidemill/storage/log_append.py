@@ -48,6 +48,10 @@ class AppendableLog(ReadableLog):
 
     # -- as leader ------------------------------------------------------------------------------------
 
+    def open_transaction_epoch(self, producer_id: int) -> int | None:
+        """The epoch of the transaction that this producer has open here: its batches need no verification."""
+        return self._producers.open_transaction_epoch(producer_id)
+
     def append_as_leader(
         self, batch: bytearray | memoryview, header: BatchHeader, leader_epoch: int, now_ms: int,
         transaction_version: int = 0,

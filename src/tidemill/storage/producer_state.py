@@ -196,6 +196,13 @@ class ProducerState:
                 f"coordinator epoch {marker.coordinator_epoch} is older than {entry.coordinator_epoch}",
             )
 
+    def open_transaction_epoch(self, producer_id: int) -> int | None:
+        """The epoch of the transaction that this producer has open on the partition, if it has one."""
+        entry = self.producers.get(producer_id)
+        if entry is None or entry.transaction_first_offset < 0:
+            return None
+        return entry.epoch
+
     # -- records (leader, follower and recovery, once the batch is written) ---------------------------
 
     def record(self, header: BatchHeader, first_offset: int, max_timestamp: int) -> None:

@@ -47,7 +47,8 @@ def epoch_on_disk(files: MemoryFiles) -> int:
 class TestStart:
     def test_a_new_cluster_begins_with_its_features_and_its_broker(self, node: QuorumNode) -> None:
         image = node.quorum.image
-        assert dict(image.features) == {"metadata.version": 30} and image.cluster_id == CLUSTER_ID
+        assert dict(image.features) == {"metadata.version": 30, "transaction.version": 2}
+        assert image.cluster_id == CLUSTER_ID
         assert image.is_active(1) and node.quorum.leader_epoch == 1
         assert image.offset == node.quorum.next_offset - 1 == node.quorum.committed_offset
 

@@ -1,0 +1,66 @@
+"""A coordinator as handlers see it: name the key, give the call, await the reply.
+
+    response = await services.groups.submit("orders", lambda core, token, now_ms: core.heartbeat(...))
+
+What the runtime answers later by a callback becomes a future here. A client that goes away cancels it; the core
+finds out by itself, when the member's session is over.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Hashable
+from typing import Any, Generic, TypeVar
+
+from tidemill.coordination.core import CoordinatorCore, Outcome
+from tidemill.coordination.partitioning import partition_for
+from tidemill.coordination.record_codec import Producer
+from tidemill.coordination.runtime import CoordinatorRuntime
+from tidemill.model.errors import ApiError, ErrorCode
+
+C = TypeVar("C", bound=CoordinatorCore)
+
+
+class Coordinator(Generic[C]):
+    def __init__(self, runtime: CoordinatorRuntime[C], partition_count: Callable[[str], int]) -> None:
+        self.runtime = runtime
+        self._partition_count = partition_count
+
+    def partition_for(self, key: str) -> int:
+        """The partition responsible for this key; raises while the internal topic does not exist."""
+        count = self._partition_count(self.runtime.topic)
+        if not count:
+            raise ApiError(ErrorCode.NOT_COORDINATOR, f"{self.runtime.topic} does not exist yet")
+        return partition_for(key, count)
+
+    async def submit(
+        self, key: str, call: Callable[[C, Hashable, int], Outcome], producer: Producer | None = None
+    ) -> Any:
+        return await self.submit_to(self.partition_for(key), call, producer)
+
+    async def submit_to(
+        self, index: int, call: Callable[[C, Hashable, int], Outcome], producer: Producer | None = None
+    ) -> Any:
+        """The reply of the core; what went wrong is raised as `ApiError`."""
+        future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        self.runtime.submit(index, call, _resolver(future), producer)
+        return await future
+
+    async def end_transaction(
+        self, index: int, producer: Producer, is_commit: bool, coordinator_epoch: int
+    ) -> None:
+        future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        self.runtime.end_transaction(index, producer, is_commit, coordinator_epoch, _resolver(future))
+        await future
+
+
+def _resolver(future: asyncio.Future[Any]) -> Callable[[Any], None]:
+    def resolve(response: Any) -> None:
+        if future.done():
+            return
+        if isinstance(response, ApiError):
+            future.set_exception(response)
+        else:
+            future.set_result(response)
+
+    return resolve

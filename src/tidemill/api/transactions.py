@@ -1,0 +1,444 @@
+"""Transactions: InitProducerId v0-5 (with a transactional id), AddPartitionsToTxn v0-5, AddOffsetsToTxn v0-4,
+EndTxn v0-5, WriteTxnMarkers v1-2, TxnOffsetCommit v0-5, DescribeTransactions v0, ListTransactions v0-2.
+
+The versions differ in three things. A producer of version 2 of the protocol (EndTxn v5, Produce v12, TxnOffsetCommit
+v5) adds partitions by writing to them and gets a new epoch with each end; AddPartitionsToTxn from v4 on is spoken by
+brokers, for many transactions at once; and old clients know a fenced producer only as INVALID_PRODUCER_EPOCH.
+
+Gaps: two-phase commit with an outside coordinator (InitProducerId v6) is not advertised.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from tidemill.api.context import RequestContext
+from tidemill.api.coordination import Coordinator
+from tidemill.api.groups import group_context
+from tidemill.api.internal_topics import OFFSETS_TOPIC
+from tidemill.api.services import Services
+from tidemill.api.transaction_gate import TransactionGate
+from tidemill.api.transaction_markers import EndOfTransaction, Errors, MarkerWriter
+from tidemill.coordination.core import Outcome, Reply, Token
+from tidemill.coordination.record_codec import Producer
+from tidemill.coordination.transaction.driven import DrivenShard
+from tidemill.coordination.transaction.producer_ids import ProducerIdStock
+from tidemill.coordination.transaction.shard import (
+    ListFilter,
+    ProducerResult,
+    TransactionOutcome,
+    TransactionShard,
+)
+from tidemill.coordination.transaction.state import (
+    EPOCH_BUMP_SINCE,
+    NO_EPOCH,
+    ProducerIdentity,
+    State,
+    TransactionMetadata,
+    is_exhausted,
+)
+from tidemill.coordination.transaction.verification import OFFSET_COMMIT
+from tidemill.metadata.producer_ids import allocate_producer_ids
+from tidemill.model.errors import ApiError, ErrorCode
+from tidemill.model.ids import NO_PRODUCER_ID, TopicPartition
+from tidemill.wire.messages import describe_transactions as describing
+from tidemill.wire.messages import list_transactions as listing
+from tidemill.wire.messages.add_offsets_to_txn import AddOffsetsToTxnRequest, AddOffsetsToTxnResponse
+from tidemill.wire.messages.add_partitions_to_txn import (
+    AddPartitionsToTxnPartitionResult,
+    AddPartitionsToTxnRequest,
+    AddPartitionsToTxnResponse,
+    AddPartitionsToTxnResult,
+    AddPartitionsToTxnTopicResult,
+    AddPartitionsToTxnTransaction,
+)
+from tidemill.wire.messages.end_txn import EndTxnRequest, EndTxnResponse
+from tidemill.wire.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
+from tidemill.wire.messages.txn_offset_commit import (
+    TxnOffsetCommitRequest,
+    TxnOffsetCommitResponse,
+    TxnOffsetCommitResponsePartition,
+    TxnOffsetCommitResponseTopic,
+)
+from tidemill.wire.messages.write_txn_markers import (
+    WritableTxnMarker,
+    WritableTxnMarkerPartitionResult,
+    WritableTxnMarkerResult,
+    WritableTxnMarkerTopicResult,
+    WriteTxnMarkersRequest,
+    WriteTxnMarkersResponse,
+)
+
+FENCED_SINCE = 2
+"""From this version on AddPartitionsToTxn, AddOffsetsToTxn and EndTxn may answer PRODUCER_FENCED."""
+INIT_FENCED_SINCE = 4
+BATCHED_ADD_SINCE = 4
+END_BUMPS_SINCE = 5
+STATES = {state.text: state for state in State}
+
+Ask = Callable[[TransactionShard, Token, int], TransactionOutcome]
+
+
+class TransactionApi:
+    def __init__(
+        self,
+        services: Services,
+        transactions: Coordinator[DrivenShard],
+        gate: TransactionGate,
+        markers: MarkerWriter,
+        producer_ids: ProducerIdStock,
+    ) -> None:
+        self._services = services
+        self._transactions = transactions
+        self._gate = gate
+        self._markers = markers
+        self._producer_ids = producer_ids
+        self._filling = asyncio.Lock()
+
+    async def _ask(self, transactional_id: str, ask: Ask) -> Any:
+        if not transactional_id:
+            raise ApiError(ErrorCode.INVALID_REQUEST, "the transactional id is empty")
+
+        def call(core: DrivenShard, token: Token, now_ms: int) -> Outcome:
+            return core.carry_out(ask(core.shard, token, now_ms))
+
+        return await self._transactions.submit(transactional_id, call)
+
+    # -- InitProducerId -------------------------------------------------------------------------------
+
+    async def init_producer_id(
+        self, context: RequestContext, request: InitProducerIdRequest
+    ) -> InitProducerIdResponse:
+        """For a request with a transactional id; the others never reach a coordinator."""
+        transactional_id = request.transactional_id or ""
+        if (request.producer_id == NO_PRODUCER_ID) != (request.producer_epoch == NO_EPOCH):
+            raise ApiError(ErrorCode.INVALID_REQUEST, "a producer id goes with an epoch")
+        expected = None
+        if request.producer_id != NO_PRODUCER_ID:
+            expected = ProducerIdentity(request.producer_id, request.producer_epoch)
+        await self.fill_up_producer_ids()
+        timeout_ms = request.transaction_timeout_ms
+        result: ProducerResult = await self._ask(
+            transactional_id,
+            lambda shard, token, now_ms: shard.init_producer_id(
+                token, now_ms, transactional_id, timeout_ms, expected
+            ),
+        )
+        return InitProducerIdResponse(
+            error_code=_known(result.error, context.version, INIT_FENCED_SINCE),
+            producer_id=result.identity.producer_id,
+            producer_epoch=result.identity.epoch,
+        )
+
+    async def fill_up_producer_ids(self) -> None:
+        """Ids are asked for before they are needed, because a shard cannot wait for them."""
+        if not self._producer_ids.is_low:
+            return
+        async with self._filling:
+            if self._producer_ids.is_low:
+                node_id = self._services.node_id
+                block = await self._services.metadata.change(
+                    lambda image: allocate_producer_ids(image, node_id, image.brokers[node_id].epoch)
+                )
+                self._producer_ids.add(range(block.first, block.end))
+
+    # -- AddPartitionsToTxn, AddOffsetsToTxn ----------------------------------------------------------
+
+    async def add_partitions_to_txn(
+        self, context: RequestContext, request: AddPartitionsToTxnRequest
+    ) -> AddPartitionsToTxnResponse:
+        if context.version >= BATCHED_ADD_SINCE:
+            results = [await self._add(each, EPOCH_BUMP_SINCE) for each in request.transactions]
+            return AddPartitionsToTxnResponse(results_by_transaction=results)
+        transaction = AddPartitionsToTxnTransaction(
+            transactional_id=request.v3_and_below_transactional_id,
+            producer_id=request.v3_and_below_producer_id,
+            producer_epoch=request.v3_and_below_producer_epoch,
+            topics=request.v3_and_below_topics,
+        )
+        result = await self._add(transaction, 0)
+        for topic in result.topic_results:
+            for partition in topic.results_by_partition:
+                error = ErrorCode(partition.partition_error_code)
+                partition.partition_error_code = _known(error, context.version, FENCED_SINCE)
+        return AddPartitionsToTxnResponse(results_by_topic_v3_and_below=result.topic_results)
+
+    async def _add(
+        self, transaction: AddPartitionsToTxnTransaction, client_version: int
+    ) -> AddPartitionsToTxnResult:
+        """One transaction, all of its partitions or none."""
+        names = [
+            TopicPartition(topic.name, index) for topic in transaction.topics for index in topic.partitions
+        ]
+        unknown = [name for name in names if not self._exists(name)]
+        if unknown:
+            errors = dict.fromkeys(names, ErrorCode.OPERATION_NOT_ATTEMPTED)
+            errors.update(dict.fromkeys(unknown, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION))
+        else:
+            errors = await self._add_known(transaction, names, client_version)
+        return AddPartitionsToTxnResult(
+            transactional_id=transaction.transactional_id,
+            topic_results=[
+                AddPartitionsToTxnTopicResult(
+                    name=topic.name,
+                    results_by_partition=[
+                        AddPartitionsToTxnPartitionResult(
+                            partition_index=index,
+                            partition_error_code=errors[TopicPartition(topic.name, index)],
+                        )
+                        for index in topic.partitions
+                    ],
+                )
+                for topic in transaction.topics
+            ],
+        )
+
+    async def _add_known(
+        self, transaction: AddPartitionsToTxnTransaction, names: list[TopicPartition], client_version: int
+    ) -> Errors:
+        transactional_id = transaction.transactional_id
+        identity = ProducerIdentity(transaction.producer_id, transaction.producer_epoch)
+        try:
+            if transaction.verify_only:
+                errors: Errors = await self._ask(
+                    transactional_id,
+                    lambda shard, token, now_ms: shard.verify_partitions(
+                        token, now_ms, transactional_id, identity, names
+                    ),
+                )
+                return errors
+            error = await self._ask(
+                transactional_id,
+                lambda shard, token, now_ms: shard.add_partitions(
+                    token, now_ms, transactional_id, identity, names, client_version
+                ),
+            )
+        except ApiError as failure:
+            error = failure.code
+        return dict.fromkeys(names, error)
+
+    def _exists(self, name: TopicPartition) -> bool:
+        topic = self._services.metadata.image.topics.get(name.topic)
+        return topic is not None and name.partition in topic.partitions
+
+    async def add_offsets_to_txn(
+        self, context: RequestContext, request: AddOffsetsToTxnRequest
+    ) -> AddOffsetsToTxnResponse:
+        """The partition of the group's offsets becomes part of the transaction."""
+        if not request.group_id:
+            raise ApiError(ErrorCode.INVALID_GROUP_ID, "the name of the group is empty")
+        transactional_id = request.transactional_id
+        identity = ProducerIdentity(request.producer_id, request.producer_epoch)
+        offsets = {TopicPartition(OFFSETS_TOPIC, self._services.groups.partition_for(request.group_id))}
+        error: ErrorCode = await self._ask(
+            transactional_id,
+            lambda shard, token, now_ms: shard.add_partitions(
+                token, now_ms, transactional_id, identity, offsets
+            ),
+        )
+        return AddOffsetsToTxnResponse(error_code=_known(error, context.version, FENCED_SINCE))
+
+    # -- TxnOffsetCommit ------------------------------------------------------------------------------
+
+    async def txn_offset_commit(
+        self, context: RequestContext, request: TxnOffsetCommitRequest
+    ) -> TxnOffsetCommitResponse:
+        """Offsets that count when the transaction is committed."""
+        asked = group_context(context)
+        producer = Producer(request.producer_id, request.producer_epoch)
+        try:
+            index = await self._admit_offsets(context, request)
+            response: TxnOffsetCommitResponse = await self._services.groups.submit_to(
+                index,
+                lambda core, token, now_ms: core.commit_transactional_offsets(request, asked, token, now_ms),
+                producer,
+            )
+        except ApiError as error:
+            return _refused_offsets(request, error.code)
+        return response
+
+    async def _admit_offsets(self, context: RequestContext, request: TxnOffsetCommitRequest) -> int:
+        """The partition of the group, once it is part of the transaction."""
+        if not request.group_id:
+            raise ApiError(ErrorCode.INVALID_GROUP_ID, "the name of the group is empty")
+        if not request.transactional_id:
+            raise ApiError(ErrorCode.INVALID_REQUEST, "the transactional id is empty")
+        index = self._services.groups.partition_for(request.group_id)
+        name = TopicPartition(OFFSETS_TOPIC, index)
+        partition = self._services.replicas.partitions.get(name)
+        if partition is None:
+            raise ApiError(ErrorCode.NOT_COORDINATOR)
+        identity = ProducerIdentity(request.producer_id, request.producer_epoch)
+        if not self._gate.is_open(partition, identity.producer_id, identity.epoch):
+            guard = await self._gate.admit(
+                name, request.transactional_id, identity, context.version, OFFSET_COMMIT
+            )
+            self._gate.pass_through(name, identity.producer_id, guard)
+        return index
+
+    # -- EndTxn, WriteTxnMarkers ----------------------------------------------------------------------
+
+    async def end_txn(self, context: RequestContext, request: EndTxnRequest) -> EndTxnResponse:
+        """Commit or abort; answered when the decision is durable, before the markers are written."""
+        transactional_id = request.transactional_id
+        identity = ProducerIdentity(request.producer_id, request.producer_epoch)
+        client_version = EPOCH_BUMP_SINCE if context.version >= END_BUMPS_SINCE else 0
+        if client_version and is_exhausted(identity.epoch):
+            await self.fill_up_producer_ids()
+        result: ProducerResult = await self._ask(
+            transactional_id,
+            lambda shard, token, now_ms: shard.end(
+                token, now_ms, transactional_id, identity, request.committed, client_version
+            ),
+        )
+        return EndTxnResponse(
+            error_code=_known(result.error, context.version, FENCED_SINCE),
+            producer_id=result.identity.producer_id,
+            producer_epoch=result.identity.epoch,
+        )
+
+    async def write_txn_markers(
+        self, context: RequestContext, request: WriteTxnMarkersRequest
+    ) -> WriteTxnMarkersResponse:
+        """From a coordinator, or from an administrator who ends a hanging transaction."""
+        return WriteTxnMarkersResponse(markers=[await self._write_marker(each) for each in request.markers])
+
+    async def _write_marker(self, marker: WritableTxnMarker) -> WritableTxnMarkerResult:
+        end = EndOfTransaction(
+            Producer(marker.producer_id, marker.producer_epoch),
+            marker.transaction_result,
+            marker.coordinator_epoch,
+            marker.transaction_version,
+        )
+        names = [
+            TopicPartition(topic.name, index) for topic in marker.topics for index in topic.partition_indexes
+        ]
+        written: asyncio.Future[Errors] = asyncio.get_running_loop().create_future()
+        self._markers.write(end, dict.fromkeys(names), written.set_result)
+        errors = await written
+        return WritableTxnMarkerResult(
+            producer_id=marker.producer_id,
+            topics=[
+                WritableTxnMarkerTopicResult(
+                    name=topic.name,
+                    partitions=[
+                        WritableTxnMarkerPartitionResult(
+                            partition_index=index, error_code=errors[TopicPartition(topic.name, index)]
+                        )
+                        for index in topic.partition_indexes
+                    ],
+                )
+                for topic in marker.topics
+            ],
+        )
+
+    # -- DescribeTransactions, ListTransactions -------------------------------------------------------
+
+    async def describe_transactions(
+        self, context: RequestContext, request: describing.DescribeTransactionsRequest
+    ) -> describing.DescribeTransactionsResponse:
+        states = [await self._describe(each) for each in request.transactional_ids]
+        return describing.DescribeTransactionsResponse(transaction_states=states)
+
+    async def _describe(self, transactional_id: str) -> describing.TransactionState:
+        try:
+            found: TransactionMetadata | None = await self._ask(
+                transactional_id,
+                lambda shard, token, now_ms: _answer(token, shard.describe(transactional_id)),
+            )
+            if found is None:
+                raise ApiError(ErrorCode.TRANSACTIONAL_ID_NOT_FOUND)
+        except ApiError as error:
+            return describing.TransactionState(transactional_id=transactional_id, error_code=error.code)
+        return describing.TransactionState(
+            transactional_id=transactional_id,
+            transaction_state=found.state.text,
+            transaction_timeout_ms=found.timeout_ms,
+            transaction_start_time_ms=found.start_ms,
+            producer_id=found.producer_id,
+            producer_epoch=found.producer_epoch,
+            topics=_topics(found.partitions),
+        )
+
+    async def list_transactions(
+        self, context: RequestContext, request: listing.ListTransactionsRequest
+    ) -> listing.ListTransactionsResponse:
+        """The transactional ids that this broker coordinates; one that is loading makes the list an error."""
+        wanted = ListFilter(
+            states=[STATES[name] for name in request.state_filters if name in STATES],
+            producer_ids=frozenset(request.producer_id_filters),
+            longer_than_ms=request.duration_filter,
+            matches=_matcher(request.transactional_id_pattern),
+        )
+        found: list[TransactionMetadata] = []
+        if wanted.states or not request.state_filters:
+            for index in self._transactions.runtime.led_partitions:
+                found += await self._list(index, wanted)
+        return listing.ListTransactionsResponse(
+            unknown_state_filters=[name for name in request.state_filters if name not in STATES],
+            transaction_states=[
+                listing.TransactionState(
+                    transactional_id=each.transactional_id,
+                    producer_id=each.producer_id,
+                    transaction_state=each.state.text,
+                )
+                for each in found
+            ],
+        )
+
+    async def _list(self, index: int, wanted: ListFilter) -> list[TransactionMetadata]:
+        def call(core: DrivenShard, token: Token, now_ms: int) -> Outcome:
+            return _answer(token, core.shard.list(wanted, now_ms))
+
+        found: list[TransactionMetadata] = await self._transactions.submit_to(index, call)
+        return found
+
+
+def _answer(token: Token, response: object) -> TransactionOutcome:
+    return TransactionOutcome(replies=[Reply(token, response)])
+
+
+def _known(error: ErrorCode, version: int, fenced_since: int) -> ErrorCode:
+    """Old clients know a fenced producer by another name."""
+    if error is ErrorCode.PRODUCER_FENCED and version < fenced_since:
+        return ErrorCode.INVALID_PRODUCER_EPOCH
+    return error
+
+
+def _matcher(pattern: str | None) -> Callable[[str], bool] | None:
+    """A whole transactional id must match; RE2, so that no pattern can stall the event loop."""
+    if not pattern:
+        return None
+    import re2  # few ever need it
+
+    options = re2.Options()
+    options.log_errors = False
+    try:
+        compiled = re2.compile(pattern, options)
+    except re2.error as error:
+        raise ApiError(ErrorCode.INVALID_REGULAR_EXPRESSION, str(error)) from error
+    return lambda transactional_id: compiled.fullmatch(transactional_id) is not None
+
+
+def _topics(partitions: Iterable[TopicPartition]) -> list[describing.TopicData]:
+    topics: dict[str, list[int]] = {}
+    for name, index in sorted(partitions):
+        topics.setdefault(name, []).append(index)
+    return [describing.TopicData(topic=name, partitions=indexes) for name, indexes in topics.items()]
+
+
+def _refused_offsets(request: TxnOffsetCommitRequest, code: ErrorCode) -> TxnOffsetCommitResponse:
+    return TxnOffsetCommitResponse(
+        topics=[
+            TxnOffsetCommitResponseTopic(
+                name=topic.name,
+                partitions=[
+                    TxnOffsetCommitResponsePartition(partition_index=each.partition_index, error_code=code)
+                    for each in topic.partitions
+                ],
+            )
+            for topic in request.topics
+        ]
+    )

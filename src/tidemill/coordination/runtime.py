@@ -1,0 +1,456 @@
+"""The runtime of a coordinator: it drives the cores of one internal topic, one core for each partition led here.
+
+A request takes this way; everything up to the wait happens in one go, so no two requests of a shard interleave:
+
+    submit --> core decides --> append one batch --> replay --> set timers --> wait for the commit --> replies
+
+    runtime.submit(partition_for("orders", 50), lambda core, token, now_ms: core.heartbeat(...), respond)
+
+`respond` is called once: with the response, or with an `ApiError`. A core may keep the token and answer with the
+outcome of a later event (a join waits for the other members); such a reply finds its way by the token.
+
+A shard's life, and what changes it (anything else is illegal):
+
+    (none)   --become_leader-->  loading      a log that is empty is loaded at once
+    loading  --end of log-->     active
+    loading  --damage-->         failed       answers NOT_COORDINATOR until the next leader epoch
+    active   --replay failed-->  loading      the log is right and the memory is not
+    any      --resign-->         (none)       everybody who waits is told NOT_COORDINATOR
+
+Loading replays the log from its start through the same `replay` as live traffic, a few hundred records at a time on
+the timing wheel, one shard after the other: the event loop serves clients in between.
+
+Reads answer what is committed: an outcome without records waits until the last write of its shard is committed.
+
+Time: cores see the wall clock, because it goes into records. Timers run on the monotonic clock: a due time is taken as
+a distance from now, so setting the wall clock expires nobody.
+
+Limits: no batching of several outcomes in one write. If the commit of a batch does not come in time the client gets
+an error although the change may still come true; clients repeat their requests, and cores take repetitions well.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+import logging
+import weakref
+from collections import deque
+from collections.abc import Callable, Hashable, Iterator, MutableSet
+from itertools import islice
+from typing import Any, Generic, Protocol, TypeVar
+
+from tidemill.coordination.core import CancelTimer, CoordinatorCore, Outcome, Reply, SetTimer
+from tidemill.coordination.record_codec import (
+    EndOfTransaction,
+    Entry,
+    LoggedRecord,
+    Producer,
+    RecordTypes,
+    encode_marker,
+    encode_records,
+    read_batches,
+)
+from tidemill.model.errors import ApiError, CorruptLog, ErrorCode
+from tidemill.model.ids import NO_PRODUCER_ID
+from tidemill.ports.clock import Clock
+from tidemill.timing.wheel import TimerTask, TimingWheel
+
+logger = logging.getLogger(__name__)
+
+LOAD_BYTES = 256 * 1024
+RECORDS_PER_STEP = 300
+RETRY_DELAY_MS = 500
+"""After an append that failed: a timer's work is tried again."""
+
+_CODE_FOR_CLIENTS = {
+    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: ErrorCode.COORDINATOR_NOT_AVAILABLE,
+    ErrorCode.NOT_ENOUGH_REPLICAS: ErrorCode.COORDINATOR_NOT_AVAILABLE,
+    ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND: ErrorCode.COORDINATOR_NOT_AVAILABLE,
+    ErrorCode.REQUEST_TIMED_OUT: ErrorCode.COORDINATOR_NOT_AVAILABLE,
+    ErrorCode.NOT_LEADER_OR_FOLLOWER: ErrorCode.NOT_COORDINATOR,
+    ErrorCode.FENCED_LEADER_EPOCH: ErrorCode.NOT_COORDINATOR,
+    ErrorCode.UNKNOWN_LEADER_EPOCH: ErrorCode.NOT_COORDINATOR,
+    ErrorCode.KAFKA_STORAGE_ERROR: ErrorCode.NOT_COORDINATOR,
+    ErrorCode.MESSAGE_TOO_LARGE: ErrorCode.UNKNOWN_SERVER_ERROR,
+    ErrorCode.RECORD_LIST_TOO_LARGE: ErrorCode.UNKNOWN_SERVER_ERROR,
+    ErrorCode.INVALID_FETCH_SIZE: ErrorCode.UNKNOWN_SERVER_ERROR,
+}
+"""What a failure of the log is called towards clients of a coordinator; they know what to do about these."""
+
+
+class CoordinatorLog(Protocol):
+    """The port to the internal topic; `replication` implements it."""
+
+    def bounds(self, index: int) -> tuple[int, int]: ...
+
+    def read(self, index: int, offset: int, max_bytes: int) -> bytes: ...
+
+    def append(self, index: int, batch: bytearray, leader_epoch: int, now_ms: int) -> int: ...
+
+    def when_committed(
+        self, index: int, end_offset: int, due_ms: int, respond: Callable[[ApiError | None], None]
+    ) -> None: ...
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class RuntimeSettings:
+    record_types: RecordTypes
+    compression: int = 0
+    commit_timeout_ms: int = 5_000
+
+
+Respond = Callable[[Any], None]
+C = TypeVar("C", bound=CoordinatorCore)
+Call = Callable[[C, Hashable, int], Outcome]
+
+
+class PendingReply:
+    """The token of one request: it is answered once, whoever tries again later."""
+
+    __slots__ = ("__weakref__", "_pending", "_respond")
+
+    def __init__(self, respond: Respond, pending: MutableSet[PendingReply]) -> None:
+        self._respond: Respond | None = respond
+        self._pending = pending
+        pending.add(self)
+
+    def resolve(self, response: Any) -> None:
+        respond, self._respond = self._respond, None
+        if respond is not None:
+            self._pending.discard(self)
+            respond(response)
+
+
+class ShardState(enum.Enum):
+    LOADING = "loading"
+    ACTIVE = "active"
+    FAILED = "failed"
+
+
+class _ShardTimer(TimerTask):
+    """A timer that a core asked for; `due_wall_ms` is what the core called it."""
+
+    __slots__ = ("_shard", "due_wall_ms", "key")
+
+    def __init__(self, shard: Shard[Any], key: Hashable) -> None:
+        super().__init__()
+        self._shard = shard
+        self.key = key
+        self.due_wall_ms = 0
+
+    def expire(self) -> None:
+        self._shard.on_timer(self)
+
+
+class Shard(Generic[C]):
+    """One partition of the internal topic: a core, its timers, and who waits for it."""
+
+    def __init__(self, runtime: CoordinatorRuntime[C], index: int, leader_epoch: int) -> None:
+        self.index = index
+        self.leader_epoch = leader_epoch
+        self.state = ShardState.LOADING
+        self.core = runtime.make_core(index)
+        self._runtime = runtime
+        self._log = runtime.log
+        # Weak, because a core forgets tokens of clients that went away and asked again.
+        self._pending: weakref.WeakSet[PendingReply] = weakref.WeakSet()
+        self._timers: dict[Hashable, _ShardTimer] = {}
+        self._written_end = 0
+        self._steps = self._replay_log()
+
+    # -- loading --------------------------------------------------------------------------------------
+
+    def load_some(self) -> bool:
+        """Replay the next records; whether the end of loading was reached."""
+        try:
+            if sum(1 for _ in islice(self._steps, RECORDS_PER_STEP)) == RECORDS_PER_STEP:
+                return False
+            self.state = ShardState.ACTIVE
+            self._perform(self.core.on_loaded, None)
+        except Exception:
+            logger.exception("%s-%d cannot be loaded", self._runtime.topic, self.index)
+            self.close(ShardState.FAILED)
+        return True
+
+    def _replay_log(self) -> Iterator[None]:
+        """Replay the whole log; pauses after each entry."""
+        offset, end = self._log.bounds(self.index)
+        while offset < end:
+            data, before = self._log.read(self.index, offset, LOAD_BYTES), offset
+            for batch in read_batches(data, self._runtime.settings.record_types):
+                for entry in batch.entries:
+                    self._replay(entry)
+                    yield
+                offset = batch.last_offset + 1
+            if offset == before:
+                raise CorruptLog(f"{self._runtime.topic}-{self.index} cannot be read at offset {offset}")
+        self._written_end = end
+
+    def _replay(self, entry: Entry) -> None:
+        if isinstance(entry, LoggedRecord):
+            self.core.replay(entry.record, entry.offset, entry.producer_id)
+        else:
+            self._replay_end_of_transaction(entry)
+
+    def _replay_end_of_transaction(self, end: EndOfTransaction) -> None:
+        replay = getattr(self.core, "replay_end_of_transaction", None)
+        if replay is not None:
+            replay(end.producer_id, end.is_commit)
+
+    # -- requests -------------------------------------------------------------------------------------
+
+    def submit(self, call: Call[C], respond: Respond, producer: Producer | None) -> None:
+        token = PendingReply(respond, self._pending)
+        self._perform(lambda now_ms: call(self.core, token, now_ms), token, producer)
+
+    def tell(self, news: Callable[[C, int], Outcome]) -> None:
+        self._perform(lambda now_ms: news(self.core, now_ms), None)
+
+    def end_transaction(
+        self, producer: Producer, is_commit: bool, coordinator_epoch: int, respond: Respond
+    ) -> None:
+        """Write the marker, let the core know, answer None once it is committed."""
+        token = PendingReply(respond, self._pending)
+        now_ms = self._runtime.clock.wall_ms()
+        try:
+            marker = encode_marker(producer, is_commit, coordinator_epoch, now_ms)
+            end_offset = self._log.append(self.index, marker, self.leader_epoch, now_ms)
+        except ApiError as error:
+            token.resolve(_for_clients(error))
+            return
+        self._written_end = end_offset
+        self._replay_or_reload([EndOfTransaction(*producer, is_commit, end_offset - 1)])
+        self._when_committed(Outcome(replies=[Reply(token, None)]))
+
+    def _perform(
+        self, action: Callable[[int], Outcome], token: PendingReply | None, producer: Producer | None = None
+    ) -> bool:
+        """Let the core decide and carry its outcome out; False if nothing could be written."""
+        now_ms = self._runtime.clock.wall_ms()
+        try:
+            outcome = action(now_ms)
+        except ApiError as error:
+            _resolve(token, error)
+            return True
+        except Exception:
+            logger.exception("%s-%d failed on a request", self._runtime.topic, self.index)
+            _resolve(token, ApiError(ErrorCode.UNKNOWN_SERVER_ERROR))
+            return True
+        self._set_timers(outcome.timers, now_ms)
+        try:
+            self._write(outcome, now_ms, producer)
+        except ApiError as error:
+            failure = _for_clients(error)
+            for reply in outcome.replies:
+                _resolve(reply.token, failure)
+            _resolve(token, failure)
+            return False
+        self._when_committed(outcome)
+        return True
+
+    def _write(self, outcome: Outcome, now_ms: int, producer: Producer | None) -> None:
+        records = outcome.records
+        if not records:
+            return
+        batch = encode_records(records, now_ms, self._runtime.settings.compression, producer)
+        self._written_end = self._log.append(self.index, batch, self.leader_epoch, now_ms)
+        producer_id = producer.producer_id if producer else NO_PRODUCER_ID
+        first = self._written_end - len(records)
+        self._replay_or_reload(
+            [LoggedRecord(record, offset, producer_id) for offset, record in enumerate(records, first)]
+        )
+
+    def _replay_or_reload(self, entries: list[Entry]) -> None:
+        """What is in the log counts: a core that cannot replay it is built anew from the log."""
+        try:
+            for entry in entries:
+                self._replay(entry)
+        except Exception:
+            logger.exception("%s-%d is loaded again", self._runtime.topic, self.index)
+            self._runtime.reload(self)
+
+    def _when_committed(self, outcome: Outcome) -> None:
+        """Send the replies once the records of the outcome, and all before them, count."""
+        if not outcome.replies:
+            return
+
+        def finish(failure: ApiError | None) -> None:
+            for reply in outcome.replies:
+                _resolve(reply.token, reply.response if failure is None else _for_clients(failure))
+
+        runtime = self._runtime
+        due_ms = runtime.clock.monotonic_ms() + runtime.settings.commit_timeout_ms
+        self._log.when_committed(self.index, self._written_end, due_ms, finish)
+
+    # -- timers ---------------------------------------------------------------------------------------
+
+    def _set_timers(self, changes: list[SetTimer | CancelTimer], now_ms: int) -> None:
+        for change in changes:
+            if isinstance(change, CancelTimer):
+                timer = self._timers.pop(change.key, None)
+                if timer is not None:
+                    timer.cancel()
+            else:
+                self._set_timer(change.key, change.due_ms, now_ms)
+
+    def _set_timer(self, key: Hashable, due_ms: int, now_ms: int) -> None:
+        timer = self._timers.get(key)
+        if timer is None:
+            timer = self._timers[key] = _ShardTimer(self, key)
+        timer.due_wall_ms = due_ms
+        self._runtime.wheel.add(timer, self._runtime.clock.monotonic_ms() + max(0, due_ms - now_ms))
+
+    def on_timer(self, timer: _ShardTimer) -> None:
+        """It is due on the monotonic clock, whatever the wall clock says by now."""
+        del self._timers[timer.key]
+        done = self._perform(
+            lambda now_ms: self.core.on_timer(timer.key, max(now_ms, timer.due_wall_ms)), None
+        )
+        if not done and self.state is ShardState.ACTIVE and timer.key not in self._timers:
+            now_ms = self._runtime.clock.wall_ms()
+            self._set_timer(timer.key, now_ms + RETRY_DELAY_MS, now_ms)
+
+    def close(self, state: ShardState) -> None:
+        self.state = state
+        for timer in self._timers.values():
+            timer.cancel()
+        self._timers.clear()
+        for token in tuple(self._pending):
+            token.resolve(ApiError(ErrorCode.NOT_COORDINATOR))
+
+
+class _Loading(TimerTask):
+    """The wheel's reminder to go on loading."""
+
+    __slots__ = ("_runtime",)
+
+    def __init__(self, runtime: CoordinatorRuntime[Any]) -> None:
+        super().__init__()
+        self._runtime = runtime
+
+    def expire(self) -> None:
+        self._runtime.load_some()
+
+
+class CoordinatorRuntime(Generic[C]):
+    """All shards of one internal topic on this broker. All calls come from the event loop."""
+
+    def __init__(
+        self,
+        topic: str,
+        make_core: Callable[[int], C],
+        log: CoordinatorLog,
+        wheel: TimingWheel,
+        clock: Clock,
+        settings: RuntimeSettings,
+    ) -> None:
+        self.topic = topic
+        self.make_core = make_core
+        self.log = log
+        self.wheel = wheel
+        self.clock = clock
+        self.settings = settings
+        self._shards: dict[int, Shard[C]] = {}
+        self._to_load: deque[Shard[C]] = deque()
+        self._loading = _Loading(self)
+
+    # -- leadership -----------------------------------------------------------------------------------
+
+    def become_leader(self, index: int, leader_epoch: int) -> None:
+        """Load the partition, unless it is there already; a new epoch alone changes nothing in its state."""
+        shard = self._shards.get(index)
+        if shard is not None and shard.state is not ShardState.FAILED:
+            shard.leader_epoch = leader_epoch
+            return
+        self._load(index, leader_epoch)
+
+    def resign(self, index: int) -> None:
+        """Another broker leads the partition, or it is gone."""
+        shard = self._shards.pop(index, None)
+        if shard is not None:
+            shard.close(ShardState.FAILED)
+
+    def reload(self, shard: Shard[C]) -> None:
+        shard.close(ShardState.FAILED)
+        self._load(shard.index, shard.leader_epoch)
+
+    def stop(self) -> None:
+        """Everybody who waits is told to look for another coordinator."""
+        self._loading.cancel()
+        self._to_load.clear()
+        for index in tuple(self._shards):
+            self.resign(index)
+
+    def _load(self, index: int, leader_epoch: int) -> None:
+        shard = self._shards[index] = Shard(self, index, leader_epoch)
+        start_offset, end_offset = self.log.bounds(index)
+        if start_offset == end_offset:
+            shard.load_some()
+            return
+        self._to_load.append(shard)
+        if not self._loading.is_scheduled:
+            self.wheel.add(self._loading, self.clock.monotonic_ms())
+
+    def load_some(self) -> None:
+        """One step of the shard that is first in the line."""
+        shard = self._to_load[0]
+        if self._shards.get(shard.index) is not shard or shard.load_some():
+            self._to_load.popleft()
+        if self._to_load:
+            self.wheel.add(self._loading, self.clock.monotonic_ms())
+
+    # -- requests -------------------------------------------------------------------------------------
+
+    def submit(self, index: int, call: Call[C], respond: Respond, producer: Producer | None = None) -> None:
+        """Run `call` on the core of this partition; `respond` gets its reply, or an `ApiError`."""
+        try:
+            shard = self._active(index)
+        except ApiError as error:
+            respond(error)
+            return
+        shard.submit(call, respond, producer)
+
+    def end_transaction(
+        self, index: int, producer: Producer, is_commit: bool, coordinator_epoch: int, respond: Respond
+    ) -> None:
+        """Write a transaction's marker to this partition; `respond` gets None or an `ApiError`."""
+        try:
+            shard = self._active(index)
+        except ApiError as error:
+            respond(error)
+            return
+        shard.end_transaction(producer, is_commit, coordinator_epoch, respond)
+
+    def tell_all(self, news: Callable[[C, int], Outcome]) -> None:
+        """Something happened that concerns every active shard, and nobody waits for an answer."""
+        for shard in tuple(self._shards.values()):
+            if shard.state is ShardState.ACTIVE:
+                shard.tell(news)
+
+    def _active(self, index: int) -> Shard[C]:
+        shard = self._shards.get(index)
+        if shard is None or shard.state is ShardState.FAILED:
+            raise ApiError(ErrorCode.NOT_COORDINATOR)
+        if shard.state is ShardState.LOADING:
+            raise ApiError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
+        return shard
+
+    @property
+    def led_partitions(self) -> list[int]:
+        """Partitions that this broker coordinates, those that are loading included."""
+        return sorted(index for index, shard in self._shards.items() if shard.state is not ShardState.FAILED)
+
+    @property
+    def is_loading(self) -> bool:
+        return bool(self._to_load)
+
+
+def _resolve(token: Hashable, response: Any) -> None:
+    if isinstance(token, PendingReply):
+        token.resolve(response)
+
+
+def _for_clients(error: ApiError) -> ApiError:
+    code = _CODE_FOR_CLIENTS.get(error.code)
+    return error if code is None else ApiError(code, error.message)

@@ -1,0 +1,163 @@
+"""The coordinators of this broker: one runtime for each internal topic, told who leads what.
+
+A coordinator is made, and its code imported, when this broker first leads a partition of its topic or a client first
+asks for it: a broker without groups is up sooner.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from tidemill.api.internal_topics import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
+from tidemill.api.services import Metadata
+from tidemill.model.configs import BrokerLayers
+from tidemill.model.ids import TopicPartition
+from tidemill.ports.clock import Clock
+from tidemill.ports.randomness import Randomness
+from tidemill.replication.manager import ReplicaManager
+from tidemill.replication.partition import Role
+from tidemill.timing.wheel import TimingWheel
+
+if TYPE_CHECKING:
+    from tidemill.api.coordination import Coordinator
+    from tidemill.api.transaction_gate import TransactionGate
+    from tidemill.api.transaction_markers import MarkerSender, MarkerWriter
+    from tidemill.coordination.group.shard import GroupShard
+    from tidemill.coordination.runtime import CoordinatorRuntime
+    from tidemill.coordination.transaction.driven import DrivenShard
+    from tidemill.coordination.transaction.producer_ids import ProducerIdStock
+    from tidemill.coordination.transaction.verification import VerificationGuards
+
+TRANSACTION_VERSION_FEATURE = "transaction.version"
+
+
+class Coordinators:
+    def __init__(
+        self,
+        replicas: ReplicaManager,
+        metadata: Metadata,
+        wheel: TimingWheel,
+        clock: Clock,
+        randomness: Randomness,
+        layers: BrokerLayers,
+    ) -> None:
+        self._replicas = replicas
+        self._metadata = metadata
+        self._wheel = wheel
+        self._clock = clock
+        self._randomness = randomness
+        self._layers = layers
+        self._runtimes: dict[str, CoordinatorRuntime[Any]] = {}
+
+    @cached_property
+    def groups(self) -> Coordinator[GroupShard]:
+        from tidemill.api.coordination import Coordinator
+        from tidemill.api.group_settings import group_settings, offsets_log_settings
+        from tidemill.coordination.group.shard import GroupShard
+        from tidemill.coordination.runtime import CoordinatorRuntime
+        from tidemill.replication.coordinator_log import CoordinatorLog
+
+        settings = group_settings(self._layers)
+        runtime = CoordinatorRuntime(
+            OFFSETS_TOPIC,
+            lambda index: GroupShard(settings, self._randomness),
+            CoordinatorLog(self._replicas, OFFSETS_TOPIC),
+            self._wheel,
+            self._clock,
+            offsets_log_settings(self._layers),
+        )
+        self._runtimes[OFFSETS_TOPIC] = runtime
+        return Coordinator(runtime, self._partition_count)
+
+    @cached_property
+    def transactions(self) -> Coordinator[DrivenShard]:
+        from tidemill.api.coordination import Coordinator
+        from tidemill.coordination.records.transaction_records import RECORD_TYPES
+        from tidemill.coordination.runtime import CoordinatorRuntime, RuntimeSettings
+        from tidemill.replication.coordinator_log import CoordinatorLog
+
+        runtime = CoordinatorRuntime(
+            TRANSACTIONS_TOPIC,
+            self._make_transaction_shard,
+            CoordinatorLog(self._replicas, TRANSACTIONS_TOPIC),
+            self._wheel,
+            self._clock,
+            RuntimeSettings(RECORD_TYPES),
+        )
+        self._runtimes[TRANSACTIONS_TOPIC] = runtime
+        coordinator = Coordinator(runtime, self._partition_count)
+        self._sender.transactions = coordinator
+        return coordinator
+
+    def _make_transaction_shard(self, index: int) -> DrivenShard:
+        from tidemill.api.transaction_settings import transaction_settings
+        from tidemill.coordination.transaction.driven import DrivenShard
+        from tidemill.coordination.transaction.shard import TransactionShard
+
+        epoch = self._replicas.partitions[TopicPartition(TRANSACTIONS_TOPIC, index)].leader_epoch
+        version = self._metadata.image.features.get(TRANSACTION_VERSION_FEATURE, 0)
+        shard = TransactionShard(transaction_settings(self._layers, version), epoch, self.producer_ids)
+        return DrivenShard(shard, self._sender.write, self._sender.retry)
+
+    @cached_property
+    def producer_ids(self) -> ProducerIdStock:
+        from tidemill.coordination.transaction.producer_ids import ProducerIdStock
+
+        return ProducerIdStock()
+
+    @cached_property
+    def _guards(self) -> VerificationGuards:
+        from tidemill.coordination.transaction.verification import VerificationGuards
+
+        return VerificationGuards()
+
+    @cached_property
+    def markers(self) -> MarkerWriter:
+        from tidemill.api.transaction_markers import MarkerWriter
+
+        return MarkerWriter(self._replicas, self._metadata, self._clock, self.groups, self._guards)
+
+    @cached_property
+    def _sender(self) -> MarkerSender:
+        from tidemill.api.transaction_markers import MarkerSender
+
+        return MarkerSender(self.markers)
+
+    @cached_property
+    def gate(self) -> TransactionGate:
+        from tidemill.api.transaction_gate import TransactionGate
+
+        return TransactionGate(self.transactions, self._guards)
+
+    def apply(self, changed: Iterable[TopicPartition]) -> None:
+        """The replicas have their new roles: coordinate what is led here, give up what is not."""
+        for topic_partition in changed:
+            runtime = self._runtime_of(topic_partition.topic)
+            if runtime is None:
+                continue
+            partition = self._replicas.partitions.get(topic_partition)
+            if partition is not None and partition.log is not None and partition.role is Role.LEADER:
+                runtime.become_leader(topic_partition.partition, partition.leader_epoch)
+            else:
+                runtime.resign(topic_partition.partition)
+
+    def topics_deleted(self, names: Iterable[str]) -> None:
+        """Their committed offsets go too."""
+        deleted = sorted(names)
+        if deleted and OFFSETS_TOPIC in self._runtimes:
+            self.groups.runtime.tell_all(lambda core, now_ms: core.on_topics_deleted(deleted, now_ms))
+
+    def stop(self) -> None:
+        for runtime in self._runtimes.values():
+            runtime.stop()
+
+    def _runtime_of(self, topic: str) -> CoordinatorRuntime[Any] | None:
+        if topic == OFFSETS_TOPIC:
+            return self.groups.runtime
+        return self.transactions.runtime if topic == TRANSACTIONS_TOPIC else None
+
+    def _partition_count(self, topic: str) -> int:
+        state = self._metadata.image.topics.get(topic)
+        return len(state.partitions) if state is not None else 0

@@ -1,0 +1,108 @@
+"""`tidemill groups`."""
+
+from __future__ import annotations
+
+import json
+import uuid
+
+import pytest
+from clients import CONFLUENT, Sent
+from cluster_under_test import Cluster
+from command_line import Run
+from group_members import member
+from waiting import wait_until
+
+START_MS = 1_790_000_000_000
+COUNT = 10
+
+
+@pytest.fixture
+def group() -> str:
+    return f"group-{uuid.uuid4().hex[:12]}"
+
+
+@pytest.fixture
+def filled(cluster: Cluster) -> str:
+    """A topic with two partitions of ten messages, a second apart."""
+    topic = cluster.topic(partitions=2)
+    messages = [Sent(b"%d" % number, timestamp_ms=START_MS + 1000 * number) for number in range(COUNT)]
+    for partition in range(2):
+        CONFLUENT.produce(cluster.bootstrap, topic, messages, partition=partition)
+    return topic
+
+
+def committed(run: Run, group: str) -> dict[int, int]:
+    (described,) = json.loads(run("groups", "describe", group, "--json").stdout)
+    return {each["partition"]: each["committed"] for each in described["partitions"]}
+
+
+def test_a_group_with_a_member(run: Run, cluster: Cluster, filled: str, group: str) -> None:
+    with member("confluent-kafka", cluster.bootstrap, group, filled) as only:
+        wait_until(lambda: len(only.received) == 2 * COUNT, "all messages")
+        wait_until(lambda: committed(run, group) == {0: COUNT, 1: COUNT}, "the offsets")
+        listed = json.loads(run("groups", "list", "--json").stdout)
+        assert {"group": group, "state": "stable", "type": "classic"} in listed
+        (described,) = json.loads(run("groups", "describe", group, "--json").stdout)
+        assert (described["state"], described["assignor"], len(described["members"])) == (
+            "stable",
+            "range",
+            1,
+        )
+        assert [each["lag"] for each in described["partitions"]] == [0, 0]
+        refused = run("groups", "delete", group, "--yes", code=2)
+        assert "has members: stop them first" in refused.stderr
+        refused = run("groups", "reset-offsets", group, "--to-earliest", "--execute", code=2)
+        assert "stop" in refused.stderr
+    assert run("groups", "delete", group, "--yes").stdout == f"group {group} deleted\n"
+    assert group not in run("groups", "list").stdout
+
+
+def test_reset_shows_first_and_does_it_then(run: Run, filled: str, group: str) -> None:
+    arguments = ("groups", "reset-offsets", group, "--topic", filled, "--to-offset", "4")
+    shown = run(*arguments)
+    assert f"{filled}\t0\t-\t4" in shown.stdout
+    assert shown.stderr == "Nothing was changed; add --execute to do it.\n"
+    assert "does not exist" in run("groups", "describe", group, code=2).stderr
+    run(*arguments, "--execute")
+    assert committed(run, group) == {0: 4, 1: 4}
+    text = run("groups", "describe", group).stdout
+    assert text.startswith(f"group {group}  state empty  members 0  lag {2 * (COUNT - 4)}\n")
+
+
+@pytest.mark.parametrize(
+    ("goal", "expected"),
+    [
+        (["--to-earliest"], 0),
+        (["--to-latest"], COUNT),
+        (["--to-offset", "99"], COUNT),
+        (["--to-time", str(START_MS + 2500)], 3),
+        (["--to-time", str(START_MS + 99_000)], COUNT),
+        (["--shift", "-2"], 3),
+        (["--shift", "100"], COUNT),
+    ],
+)
+def test_where_to(run: Run, filled: str, group: str, goal: list[str], expected: int) -> None:
+    run("groups", "reset-offsets", group, "-t", f"{filled}:1", "--to-offset", "5", "--execute")
+    run("groups", "reset-offsets", group, *goal, "--execute")
+    assert committed(run, group) == {1: expected}
+
+
+def test_what_is_wrong_with_a_reset(run: Run, filled: str, group: str) -> None:
+    assert "say where to" in run("groups", "reset-offsets", group, code=2).stderr
+    assert (
+        "say where to" in run("groups", "reset-offsets", group, "--to-latest", "--shift", "1", code=2).stderr
+    )
+    assert "committed nothing" in run("groups", "reset-offsets", group, "--to-latest", code=2).stderr
+    place = f"{filled}:7"
+    refused = run("groups", "reset-offsets", group, "-t", place, "--to-latest", code=2)
+    assert refused.stderr == f"tidemill: topic {filled} has no partition 7\n"
+    refused = run("groups", "reset-offsets", group, "-t", filled, "--shift", "1", code=2)
+    assert "no committed offset to shift" in refused.stderr
+
+
+def test_a_group_that_does_not_exist(run: Run, group: str) -> None:
+    for command in (("describe",), ("delete", "--yes")):
+        refused = run("groups", *command, group, code=2)
+        assert refused.stderr == (
+            f"tidemill: group {group} does not exist: `tidemill groups list` shows what is there\n"
+        )
