@@ -6,7 +6,6 @@ import dataclasses
 
 from tidemill.model.configs import BrokerLayers, broker_value
 
-
 SYSTEM_BUFFER = -1
 """Kafka's default of 100 KB is not taken over: a backlog drains half as fast through it."""
 
