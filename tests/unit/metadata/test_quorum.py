@@ -346,5 +346,5 @@ def test_a_quorum_opens_where_nothing_is_yet() -> None:
     files.make_directory(DATA)
     quorum = QuorumOfOne.open(files, DATA, node_id=7, cluster_id=CLUSTER_ID, clock=HandClock())
     commit = quorum.commit()
-    assert commit is not None and commit.changes.features == {"metadata.version"}
-    assert quorum.image.offset == 1
+    assert commit is not None and commit.changes.features == {"metadata.version", "transaction.version"}
+    assert quorum.image.offset == 2
