@@ -179,7 +179,10 @@ class Generator:
             return int(self._random.choice(list(ErrorCode)).value)
         if kafka_type == "datetime_i64":
             # Whole seconds: kio goes through floats and may lose a millisecond.
-            return self._random.choice([-1, 0, self._random.randrange(LAST_DATETIME_SECONDS) * 1000])
+            none = [-1] if type(None) in typing.get_args(hint) else []
+            return self._random.choice([*none, 0, self._random.randrange(LAST_DATETIME_SECONDS) * 1000])
+        if kafka_type == "timedelta_i64":
+            return self._random.randrange(LAST_DATETIME_SECONDS) * 1000
         return self._makers[wire.name]()
 
     def _integer(self, bits: int) -> int:

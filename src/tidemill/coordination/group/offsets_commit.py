@@ -202,8 +202,14 @@ def _record(group_id: str, topic: str, partition: int, value: OffsetCommitValue)
     return offset_record(group_id, (topic, partition), value, version)
 
 
+LAST_TIMESTAMP = 0x7FFF_FFFF_FFFF_FFFF
+
+
 def _expire_timestamp_ms(retention_time_ms: int, now_ms: int) -> int:
-    return NO_TIMESTAMP if retention_time_ms == DEFAULT_RETENTION else now_ms + retention_time_ms
+    """Never before now, and never beyond what 64 bits can say."""
+    if retention_time_ms == DEFAULT_RETENTION:
+        return NO_TIMESTAMP
+    return min(now_ms + max(retention_time_ms, 0), LAST_TIMESTAMP)
 
 
 # -- OffsetDelete -----------------------------------------------------------------------------------------
