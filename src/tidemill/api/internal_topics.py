@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from tidemill.api.settings import whole_setting
 from tidemill.metadata.image import MetadataImage
 from tidemill.metadata.topics import NewTopic
-from tidemill.model.configs import BrokerLayers, broker_value
+from tidemill.model.configs import BrokerLayers
 
 OFFSETS_TOPIC = "__consumer_offsets"
 TRANSACTIONS_TOPIC = "__transaction_state"
@@ -49,16 +50,10 @@ def blueprint(name: str, image: MetadataImage, layers: BrokerLayers) -> NewTopic
     if found is None:
         return NewTopic(name)
     brokers = sum(1 for broker in image.brokers if image.is_active(broker))
-    replicas = min(_whole(f"{found.keys}.replication.factor", layers), max(1, brokers))
-    configs = (*found.configs, ("segment.bytes", str(_whole(f"{found.keys}.segment.bytes", layers))))
+    replicas = min(whole_setting(f"{found.keys}.replication.factor", layers), max(1, brokers))
+    configs = (*found.configs, ("segment.bytes", str(whole_setting(f"{found.keys}.segment.bytes", layers))))
     if found.has_min_isr:
-        min_isr = min(_whole(f"{found.keys}.min.isr", layers), replicas)
+        min_isr = min(whole_setting(f"{found.keys}.min.isr", layers), replicas)
         configs = (*configs, ("min.insync.replicas", str(min_isr)))
-    partitions = _whole(f"{found.keys}.num.partitions", layers)
+    partitions = whole_setting(f"{found.keys}.num.partitions", layers)
     return NewTopic(name, partitions=partitions, replication_factor=replicas, configs=configs)
-
-
-def _whole(key: str, layers: BrokerLayers) -> int:
-    value = broker_value(key, layers)
-    assert isinstance(value, int)
-    return value

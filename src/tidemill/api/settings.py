@@ -7,10 +7,10 @@ import dataclasses
 from tidemill.model.configs import BrokerLayers, broker_value
 
 SYSTEM_BUFFER = -1
-"""Kafka's default of 100 KB is not taken over: a backlog drains half as fast through it."""
+"""Kafka's default of 100 KB is not taken over: backlogs drained more slowly with it (README, W5)."""
 
 
-def _whole(name: str, layers: BrokerLayers) -> int:
+def whole_setting(name: str, layers: BrokerLayers) -> int:
     value = broker_value(name, layers)
     assert isinstance(value, int)
     return value
@@ -43,17 +43,17 @@ class BrokerSettings:
         return cls(
             layers=layers,
             auto_create_topics=_flag("auto.create.topics.enable", layers),
-            fetch_max_bytes=_whole("fetch.max.bytes", layers),
-            fetch_session_slots=_whole("max.incremental.fetch.session.cache.slots", layers),
-            max_request_bytes=_whole("socket.request.max.bytes", layers),
-            max_connections=_whole("max.connections", layers),
-            max_connections_per_ip=_whole("max.connections.per.ip", layers),
-            max_idle_ms=_whole("connections.max.idle.ms", layers),
+            fetch_max_bytes=whole_setting("fetch.max.bytes", layers),
+            fetch_session_slots=whole_setting("max.incremental.fetch.session.cache.slots", layers),
+            max_request_bytes=whole_setting("socket.request.max.bytes", layers),
+            max_connections=whole_setting("max.connections", layers),
+            max_connections_per_ip=whole_setting("max.connections.per.ip", layers),
+            max_idle_ms=whole_setting("connections.max.idle.ms", layers),
             send_buffer_bytes=int(layers.static.get("socket.send.buffer.bytes", SYSTEM_BUFFER)),
-            retention_check_interval_ms=_whole("log.retention.check.interval.ms", layers),
-            recovery_point_interval_ms=_whole("log.flush.offset.checkpoint.interval.ms", layers),
+            retention_check_interval_ms=whole_setting("log.retention.check.interval.ms", layers),
+            recovery_point_interval_ms=whole_setting("log.flush.offset.checkpoint.interval.ms", layers),
             cleaner_enabled=_flag("log.cleaner.enable", layers),
-            cleaner_backoff_ms=_whole("log.cleaner.backoff.ms", layers),
-            cleaner_buffer_bytes=_whole("log.cleaner.dedupe.buffer.size", layers),
-            producer_expiration_ms=_whole("producer.id.expiration.ms", layers),
+            cleaner_backoff_ms=whole_setting("log.cleaner.backoff.ms", layers),
+            cleaner_buffer_bytes=whole_setting("log.cleaner.dedupe.buffer.size", layers),
+            producer_expiration_ms=whole_setting("producer.id.expiration.ms", layers),
         )
