@@ -1,4 +1,4 @@
-"""What must be done from time to time: retention, flushing, checkpoints, removal, snapshots, compaction.
+"""What must be done from time to time: retention, flushing, next segments, checkpoints, removal, snapshots, compaction.
 
 Passes that only look at memory run on the loop, in steps, so that clients are served between two logs. What waits
 for the disk runs in one thread, and compaction in a child process.
@@ -24,6 +24,7 @@ logger = logging.getLogger(__name__)
 
 LOGS_PER_STEP = 200
 FLUSH_CHECK_INTERVAL_S = 1.0
+PREPARE_INTERVAL_S = 0.5
 REMOVAL_INTERVAL_S = 1.0
 SNAPSHOT_CHECK_INTERVAL_S = 30.0
 CLEANER_MODULE = "tidemill.storage.cleaner_process"
@@ -48,6 +49,7 @@ class Housekeeping:
     def start(self) -> None:
         settings = self._settings
         self._repeat(self.apply_retention, lambda: settings().retention_check_interval_ms / 1000)
+        self._repeat(self.prepare_segments, lambda: PREPARE_INTERVAL_S)
         self._repeat(self.flush, lambda: FLUSH_CHECK_INTERVAL_S)
         self._repeat(self.write_checkpoints, lambda: settings().recovery_point_interval_ms / 1000)
         self._repeat(self.remove_deleted, lambda: REMOVAL_INTERVAL_S)
@@ -85,6 +87,15 @@ class Housekeeping:
             if flush is not None:
                 await self._in_thread(flush.run)
                 self._logs.complete_flush(flush)
+            elif step % LOGS_PER_STEP == LOGS_PER_STEP - 1:
+                await asyncio.sleep(0)
+
+    async def prepare_segments(self) -> None:
+        for step, prepared in enumerate(self._logs.preparation_pass()):
+            if prepared is not None:
+                log, job = prepared
+                await self._in_thread(job.run)
+                log.complete_next_segment(job)
             elif step % LOGS_PER_STEP == LOGS_PER_STEP - 1:
                 await asyncio.sleep(0)
 

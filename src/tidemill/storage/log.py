@@ -32,6 +32,7 @@ from tidemill.storage.config import UNLIMITED, LogConfig
 from tidemill.storage.log_append import AppendableLog
 from tidemill.storage.log_flush import FlushJob
 from tidemill.storage.log_state import AppendInfo, LogSlice
+from tidemill.storage.next_segment import NEXT_SEGMENT, NextSegment
 from tidemill.storage.open_files import OpenFiles
 from tidemill.storage.partition_metadata import FILE_NAME as PARTITION_METADATA
 from tidemill.storage.partition_metadata import read_topic_id, write_topic_id
@@ -158,6 +159,7 @@ class Log(AppendableLog):
             self.fail(error)
             self._require_online()
         self._truncation_count += 1
+        self._unwritten_snapshot = None
         self._is_changed = True
         self._positions.clear()
         self._epochs.truncate_from_end(end_offset)
@@ -278,6 +280,7 @@ class Log(AppendableLog):
         self._require_online()
         if self.recovery_point >= self.log_end_offset and not self._epochs.is_unsynced:
             return None
+        snapshot, self._unwritten_snapshot = self._unwritten_snapshot, None
         grown = self._segments.from_offset(self.recovery_point)
         paths = [self._epochs.path] if self._epochs.is_unsynced else []
         if self.recovery_point <= self._segments.first.base_offset:
@@ -288,7 +291,7 @@ class Log(AppendableLog):
         handles = [segment.handle() for segment in grown]
         self._epochs.is_unsynced = False
         return FlushJob(
-            self._files, self.directory, self.log_end_offset, self._truncation_count, handles, paths
+            self._files, self.directory, self.log_end_offset, self._truncation_count, handles, paths, snapshot
         )
 
     def complete_flush(self, job: FlushJob) -> None:
@@ -297,6 +300,9 @@ class Log(AppendableLog):
             self.fail(job.error)
             self._require_online()
         if job.is_done and job.truncation_count == self._truncation_count:
+            if job.snapshot is not None:
+                self._snapshots.adopt(job.snapshot[0])
+                self._snapshots.prune(self.recovery_point)
             self.recovery_point = max(self.recovery_point, min(job.end_offset, self.log_end_offset))
             assert self.recovery_point <= self.log_end_offset
 
@@ -323,14 +329,30 @@ class Log(AppendableLog):
                 self._active.seal()
                 if sync:
                     self._active.sync_indexes()
-                self._take_snapshot(sync=sync)
+                self._snapshots.write(self.log_end_offset, self._producers.producers.values(), sync=sync)
+                self._snapshots.prune(self.recovery_point)
                 mark = f"{self.directory}/{TRUNCATION_MARK}"
                 if self._files.exists(mark):
                     self._files.remove(mark)
                 self._is_changed = False
+            self._drop_next()
         finally:
             for segment in self._segments:
                 segment.close()
+
+    def begin_next_segment(self) -> NextSegment | None:
+        """The file of the next segment, if the active one fills; to be made in a thread (`next_segment`)."""
+        if self._has_next or self._active.size <= self._config.segment_bytes // 2 or self.is_offline:
+            return None
+        return NextSegment(self._files, self.directory)
+
+    def complete_next_segment(self, job: NextSegment) -> None:
+        self._has_next = job.error is None
+
+    def _drop_next(self) -> None:
+        if self._has_next:
+            self._has_next = False
+            self._files.remove(f"{self.directory}/{NEXT_SEGMENT}")
 
     def confirm_synced(self) -> None:
         """The file system was synced after `close(sync=False)`."""

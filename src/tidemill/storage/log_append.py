@@ -16,13 +16,16 @@ A crash between 4 and 5 leaves an entry about a marker that does not exist; reco
 from __future__ import annotations
 
 import struct
+from contextlib import suppress
 
 from tidemill.model.errors import ApiError, ErrorCode
 from tidemill.storage.log_read import ReadableLog
 from tidemill.storage.log_state import AppendInfo
+from tidemill.storage.next_segment import NEXT_SEGMENT
 from tidemill.storage.offset_index import MAX_RELATIVE_OFFSET
+from tidemill.storage.producer_snapshots import render_snapshot
 from tidemill.storage.producer_state import CompletedTransaction, EndMarker, read_end_marker
-from tidemill.storage.segment import BatchMark, Segment
+from tidemill.storage.segment import LOG_SUFFIX, BatchMark, Segment
 from tidemill.wire.batch import (
     CONTROL_MASK,
     LOG_OVERHEAD,
@@ -293,11 +296,12 @@ class AppendableLog(ReadableLog):
 
     def _begin_segment(self, base_offset: int, now_ms: int) -> None:
         """Segments follow one another without a gap, which recovery relies on. No fsync here: the next flush
-        syncs what is sealed.
+        syncs what is sealed, and writes the producers' snapshot.
         """
         old = self._active
         if old.size:
             old.seal()
+        self._take_next(base_offset)
         segment = Segment.create(
             self._files, self._open_files, self.directory, base_offset, self._config, now_ms
         )
@@ -312,18 +316,17 @@ class AppendableLog(ReadableLog):
         self._segments.add(segment)
         self._active = segment
         self._is_changed = True
-        self._take_snapshot(sync=False)
+        if self.log_end_offset not in self._snapshots.offsets:
+            producers = self._producers.producers.values()
+            self._unwritten_snapshot = (self.log_end_offset, render_snapshot(producers))
 
-    def _take_snapshot(self, *, sync: bool) -> None:
-        """Producer state as of the end of the log; a full disk only makes the next recovery slower."""
-        offset = self.log_end_offset
-        if sync or offset not in self._snapshots.offsets:
-            try:
-                self._snapshots.write(offset, self._producers.producers.values(), sync=sync)
-                self._snapshots.prune(self.recovery_point)
-            except OSError:
-                if sync:
-                    raise
+    def _take_next(self, base_offset: int) -> None:
+        """Give the file that lies ready its name; if that fails, the segment makes its own."""
+        if self._has_next:
+            self._has_next = False
+            with suppress(OSError):
+                path = f"{self.directory}/{base_offset:020d}{LOG_SUFFIX}"
+                self._files.rename(f"{self.directory}/{NEXT_SEGMENT}", path)
 
     def assign_epoch(self, epoch: int) -> None:
         """A new leader begins to write at the end of the log."""

@@ -42,10 +42,11 @@ class LogState:
     """
 
     __slots__ = (
-        "_active", "_config", "_deleted", "_epochs", "_epochs_checked", "_failure", "_files", "_is_changed",
-        "_is_log_append_time", "_open_files", "_positions", "_producer_expiration_ms", "_producers", "_randomness",
-        "_segments", "_snapshots", "_truncation_count", "directory", "high_watermark", "log_end_offset",
-        "log_start_offset", "recovery_point", "recovery_report", "size", "topic_id", "topic_partition",
+        "_active", "_config", "_deleted", "_epochs", "_epochs_checked", "_failure", "_files", "_has_next",
+        "_is_changed", "_is_log_append_time", "_open_files", "_positions", "_producer_expiration_ms", "_producers",
+        "_randomness", "_segments", "_snapshots", "_truncation_count", "_unwritten_snapshot", "directory",
+        "high_watermark", "log_end_offset", "log_start_offset", "recovery_point", "recovery_report", "size",
+        "topic_id", "topic_partition",
     )  # fmt: skip
 
     def __init__(
@@ -78,6 +79,10 @@ class LogState:
         self._deleted: list[tuple[int, list[str]]] = []
         """Renamed to `.deleted`: (when their files may be removed, paths)."""
         self._truncation_count = 0
+        self._has_next = False
+        """Whether the file of the next segment lies ready (`next_segment`)."""
+        self._unwritten_snapshot: tuple[int, bytes] | None = None
+        """Producers as of the last roll; the next flush writes them, so that the roll need not."""
         self._is_changed = recovered.report.rebuilt_indexes > 0
         """Whether anything was written since the log was last closed."""
         self._failure: OSError | None = None

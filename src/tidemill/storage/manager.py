@@ -26,44 +26,27 @@ Kafka's (`-future`) are left alone.
 
 from __future__ import annotations
 
-import errno
 import logging
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterable
+from contextlib import suppress
 from typing import NamedTuple
 
-from tidemill.model.errors import ApiError, CorruptLog, ErrorCode, TidemillError
+from tidemill.model.errors import ApiError, CorruptLog, ErrorCode
 from tidemill.model.ids import ZERO_UUID, TopicPartition, uuid_text
 from tidemill.ports.files import Files
-from tidemill.ports.randomness import Randomness
-from tidemill.storage.cleaner_job import CleanerResult
-from tidemill.storage.compaction import DEFAULT_OFFSET_MAP_BYTES, Cleaning, Compaction
-from tidemill.storage.config import LogConfig
 from tidemill.storage.data_directory import CheckpointJob, Checkpoints, DataDirectory, marked_name, only_of
-from tidemill.storage.log import FlushJob, Log
-from tidemill.storage.open_files import OpenFiles
+from tidemill.storage.log import Log
+from tidemill.storage.log_passes import LogPasses
+from tidemill.storage.managed_logs import Quarantine, parent_of
 from tidemill.storage.partition_metadata import write_topic_id
-from tidemill.storage.producer_state import DEFAULT_EXPIRATION_MS
 
 logger = logging.getLogger(__name__)
 
 UNKNOWN_BYTES = -1
 SYNC_TOGETHER_FROM = 100
 """Logs to close from which on one sync of the file system is quicker than one of each file."""
-PASSING = (errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE)
-"""No failure of the disk: what could not be done is refused, and works again when there is room."""
 _RESERVED_ID = bytes(15)
 """Directory ids that begin so mean no directory: unassigned, lost, migrating."""
-
-OnFailure = Callable[[str, list[TopicPartition], OSError], None]
-"""Told of a directory that went offline, with the partitions that went with it."""
-
-
-class Quarantine(NamedTuple):
-    """A partition whose log is damaged."""
-
-    directory: str
-    reason: str
 
 
 class WantedLog(NamedTuple):
@@ -83,14 +66,6 @@ class LoadReport(NamedTuple):
     offline: dict[str, OSError]
     unreadable: list[str]
     """Checkpoints that could not be read and were done without."""
-
-
-class LogFlush(NamedTuple):
-    log: Log
-    job: FlushJob
-
-    def run(self) -> None:
-        self.job.run()
 
 
 class Removal:
@@ -124,30 +99,8 @@ class DirectoryDescription(NamedTuple):
     partitions: list[PartitionDescription]
 
 
-class LogManager:
-    def __init__(
-        self, files: Files, randomness: Randomness, directories: Sequence[str], config_of: Callable[[str], LogConfig],
-        *, open_files: OpenFiles | None = None, on_failure: OnFailure | None = None,
-        offset_map_bytes: int = DEFAULT_OFFSET_MAP_BYTES, producer_expiration_ms: int = DEFAULT_EXPIRATION_MS,
-    ) -> None:  # fmt: skip
-        assert directories and len(set(directories)) == len(directories)
-        self._files = files
-        self._randomness = randomness
-        self._config_of = config_of
-        self._open_files = open_files if open_files is not None else OpenFiles()
-        self._on_failure = on_failure
-        self._producer_expiration_ms = producer_expiration_ms
-        self.directories = [DataDirectory(files, path.rstrip("/")) for path in directories]
-        self.cordoned: frozenset[str] = frozenset()
-        """Paths of directories that take no new partitions."""
-        self.logs: dict[TopicPartition, Log] = {}
-        self.quarantined: dict[TopicPartition, Quarantine] = {}
-        self.offline: dict[TopicPartition, str] = {}
-        """Partitions that went with a failed directory, and which."""
-        self.compaction = Compaction(files, offset_map_bytes)
-        self._doomed: list[tuple[int, str]] = []
-        """Deleted partitions: (when their files may go, path)."""
-        self._seen_flushed_ms: dict[TopicPartition, int] = {}
+class LogManager(LogPasses):
+    """All logs of a broker."""
 
     # -- the start ------------------------------------------------------------------------------------
 
@@ -209,36 +162,6 @@ class LogManager:
         self.quarantined[partition] = Quarantine(path, reason)
 
     # -- finding, creating, deleting ------------------------------------------------------------------
-
-    def get(self, partition: TopicPartition) -> Log | None:
-        return self.logs.get(partition)
-
-    def require(self, partition: TopicPartition) -> Log:
-        """The log, or the ApiError that says why there is none."""
-        log = self.logs.get(partition)
-        if log is not None:
-            return log
-        self._require_not_lost(partition)
-        raise ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"{partition} is not on this broker")
-
-    def note_lost(self, partitions: Iterable[TopicPartition]) -> None:
-        """Partitions that were here before and are nowhere now: a directory that failed at the start has them."""
-        failed = [directory.path for directory in self.directories if not directory.is_online]
-        for partition in partitions:
-            if failed and partition not in self.logs and partition not in self.quarantined:
-                self.offline[partition] = failed[0]
-
-    def is_lost(self, partition: TopicPartition) -> bool:
-        """Whether its files are here and cannot be used."""
-        return partition in self.quarantined or partition in self.offline
-
-    def _require_not_lost(self, partition: TopicPartition) -> None:
-        if partition in self.quarantined:
-            raise ApiError(ErrorCode.KAFKA_STORAGE_ERROR, self.quarantined[partition].reason)
-        if partition in self.offline:
-            raise ApiError(
-                ErrorCode.KAFKA_STORAGE_ERROR, f"{partition} is in {self.offline[partition]}: offline"
-            )
 
     def create(
         self, partition: TopicPartition, topic_id: bytes, now_ms: int, directory_id: bytes = ZERO_UUID
@@ -378,121 +301,6 @@ class LogManager:
             if log is not None:
                 log.config = config
 
-    # -- failing directories --------------------------------------------------------------------------
-
-    def fail_directory(self, path: str, error: OSError, *, is_certain: bool = False) -> None:
-        """Take a directory offline with all its partitions. The broker decides what follows if none is left.
-
-        A full disk or too many open files are no reason, unless a sync failed with it (`is_certain`).
-        """
-        directory = next((each for each in self.directories if each.path == path), None)
-        if directory is None or not directory.is_online:
-            return
-        if error.errno in PASSING and not is_certain:
-            return
-        directory.failure = error
-        lost = [partition for partition, log in self.logs.items() if parent_of(log.directory) == path]
-        for partition in lost:
-            self.logs.pop(partition).fail(error)
-            self.compaction.forget(partition)
-            self.offline[partition] = path
-        self._doomed = [entry for entry in self._doomed if parent_of(entry[1]) != path]
-        if self._on_failure is not None:
-            self._on_failure(path, lost, error)
-
-    @contextmanager
-    def _guard(self, path: str) -> Iterator[None]:
-        """Around work on files of this data directory: if the disk refuses, the directory goes offline."""
-        try:
-            yield
-        except OSError as error:
-            self.fail_directory(path, error)
-            raise ApiError(ErrorCode.KAFKA_STORAGE_ERROR, f"{path} failed: {error}") from error
-
-    # -- retention and flushing -----------------------------------------------------------------------
-
-    def run_retention(self, now_ms: int) -> int:
-        """Drop old segments of all logs; how many."""
-        return sum(self.retention_pass(now_ms))
-
-    def retention_pass(self, now_ms: int) -> Iterator[int]:
-        """The same in steps of one log, between which the loop may serve others."""
-        for partition, log in list(self.logs.items()):
-            if self.logs.get(partition) is not log or self.compaction.is_cleaning(partition):
-                continue
-            try:
-                log.expire_producers(now_ms)
-                removed = log.delete_old_segments(now_ms)
-            except OSError as error:
-                self.fail_directory(parent_of(log.directory), error)
-                continue
-            except TidemillError as error:
-                logger.error("retention leaves %s as it is: %s", partition, error)
-                continue
-            yield removed
-
-    def begin_flushes(self, now_ms: int) -> list[LogFlush]:
-        """Jobs for the logs whose `flush.ms` or `flush.messages` has passed, or that have sealed segments to sync."""
-        return [flush for flush in self.flush_pass(now_ms) if flush is not None]
-
-    def flush_pass(self, now_ms: int) -> Iterator[LogFlush | None]:
-        """The same in steps of one log, between which the loop may serve others."""
-        for partition, log in list(self.logs.items()):
-            job = None
-            if log.recovery_point >= log.log_end_offset:
-                self._seen_flushed_ms[partition] = now_ms
-            elif log.config.acknowledges_after_sync:
-                pass  # whoever waits for its acknowledgement has it synced
-            elif self._is_flush_due(partition, log, now_ms):
-                job = self._begin_flush(log)
-                self._seen_flushed_ms[partition] = now_ms
-            yield LogFlush(log, job) if job is not None else None
-
-    def _is_flush_due(self, partition: TopicPartition, log: Log, now_ms: int) -> bool:
-        """Synced from time to time even without being asked: a crash must not mean checking whole logs."""
-        waited_ms = now_ms - self._seen_flushed_ms.setdefault(partition, now_ms)
-        return (
-            waited_ms >= log.config.flush_ms
-            or log.log_end_offset - log.recovery_point >= log.config.flush_messages
-            or log.recovery_point < log.active_base_offset
-        )
-
-    def _begin_flush(self, log: Log) -> FlushJob | None:
-        try:
-            return log.begin_flush()
-        except OSError as error:
-            self.fail_directory(parent_of(log.directory), error)
-        except ApiError:
-            pass
-        return None
-
-    def complete_flush(self, flush: LogFlush) -> None:
-        """Move the recovery point, or take the directory offline."""
-        if flush.log.is_offline:
-            return  # deleted or failed meanwhile: an error would say nothing about the disk
-        if flush.job.error is not None:
-            self.sync_failed(flush.log, flush.job.error)
-        else:
-            flush.log.complete_flush(flush.job)
-
-    def sync_failed(self, log: Log, error: OSError) -> None:
-        """Nobody knows what is on the disk now, and a second sync would not tell: give the directory up."""
-        self.fail_directory(parent_of(log.directory), error, is_certain=True)
-
-    # -- compaction -----------------------------------------------------------------------------------
-
-    def begin_cleaning(self, now_ms: int) -> Cleaning | None:
-        """The log most in need of compaction, if any is; to be run by `cleaner_process`."""
-        return self.compaction.begin(self.logs.values(), now_ms)
-
-    def complete_cleaning(self, cleaning: Cleaning, result: CleanerResult, now_ms: int) -> bool:
-        path = parent_of(cleaning.log.directory)
-        try:
-            return self.compaction.complete(cleaning, result, now_ms)
-        except OSError as error:
-            self.fail_directory(path, error)
-            return False
-
     # -- writing down ---------------------------------------------------------------------------------
 
     def begin_checkpoints(self) -> list[CheckpointJob]:
@@ -584,7 +392,3 @@ class LogManager:
         for log in self.logs.values():
             if not log.is_offline:
                 log.confirm_synced()
-
-
-def parent_of(path: str) -> str:
-    return path.rpartition("/")[0]

@@ -25,6 +25,7 @@ from tidemill.storage.producer_state import NO_OFFSET, NO_SEQUENCE, ProducerEntr
 from tidemill.wire.checksum import crc32c
 
 SUFFIX = ".snapshot"
+UNNAMED = ".tmp"
 KEPT_SNAPSHOTS = 2
 _VERSION = 1
 _HEAD = struct.Struct(">hIi")
@@ -79,6 +80,16 @@ def _entry(
     return entry
 
 
+def write_unnamed(files: Files, directory: str, offset: int, data: bytes) -> None:
+    """In any thread: a snapshot that counts from `ProducerSnapshots.adopt` on. Not synced: it has a checksum."""
+    file = files.open(f"{directory}/{offset:020d}{SUFFIX}{UNNAMED}", create=True)
+    try:
+        file.truncate(0)
+        file.write((data,), 0)
+    finally:
+        file.close()
+
+
 class ProducerSnapshots:
     """The snapshot files of one log's directory."""
 
@@ -97,6 +108,16 @@ class ProducerSnapshots:
 
     def write(self, offset: int, producers: Iterable[ProducerEntry], *, sync: bool) -> None:
         self._files.write_atomic(self.path(offset), render_snapshot(producers), sync=sync)
+        if offset not in self.offsets:
+            self.offsets = sorted([*self.offsets, offset])
+
+    def adopt(self, offset: int) -> None:
+        """Give the snapshot of `write_unnamed` its name."""
+        path = self.path(offset)
+        try:
+            self._files.rename(path + UNNAMED, path)
+        except OSError:
+            return
         if offset not in self.offsets:
             self.offsets = sorted([*self.offsets, offset])
 

@@ -55,7 +55,7 @@ def decode_response(request: type[Message], version: int, frame: bytes) -> tuple
     if version >= request.FLEXIBLE and APIS[request].key != API_VERSIONS_KEY:
         count, position = read_unsigned_varint(frame, position)
         assert count == 0, "an answer's header holds tagged fields"
-    return correlation_id, decode(APIS[request].response, version, frame, position)
+    return correlation_id, decode(APIS[request].response, version, frame, position, max_elements=len(frame))
 
 
 def frame_of(payload: bytes) -> bytes:

@@ -197,13 +197,17 @@ def encode_into(out: bytearray, message: Message, version: int) -> None:
     _struct_writer(cls, version, version >= cls.FLEXIBLE)(out, message)
 
 
-def decode(cls: type[M], version: int, data: bytes, position: int = 0) -> M:
-    return decode_from(cls, version, data, position)[0]
+def decode(
+    cls: type[M], version: int, data: bytes, position: int = 0, *, max_elements: int = MAX_ELEMENTS
+) -> M:
+    return decode_from(cls, version, data, position, max_elements=max_elements)[0]
 
 
-def decode_from(cls: type[M], version: int, data: bytes, position: int) -> tuple[M, int]:
-    """The message and the position after it."""
-    _budget.elements = MAX_ELEMENTS
+def decode_from(
+    cls: type[M], version: int, data: bytes, position: int, *, max_elements: int = MAX_ELEMENTS
+) -> tuple[M, int]:
+    """The message and the position after it; strangers get few `max_elements`, a client trusts its broker."""
+    _budget.elements = max_elements
     try:
         value: M
         value, position = _struct_reader(cls, version, version >= cls.FLEXIBLE)(data, position)
@@ -346,7 +350,7 @@ def _array_reader(wire: WireType, version: int, flexible: bool, nullable: bool) 
             raise MalformedMessage(f"an array of {count} elements is longer than its message")
         _budget.elements -= count
         if _budget.elements < 0:
-            raise MalformedMessage(f"more than {MAX_ELEMENTS} array elements in one message")
+            raise MalformedMessage("too many array elements in one message")
         values = []
         for _ in range(count):
             value, position = read_element(data, position)

@@ -292,8 +292,8 @@ def test_rolling_leaves_a_snapshot_and_few_are_kept() -> None:
     log = open_log(files)
     for place in range(8):
         append(log, producer_batch(7, place))
-        log.flush()
         log.roll()
+        log.flush()
     snapshots = [path for path in files.paths() if path.endswith(".snapshot")]
     assert snapshots[-1] == f"{DIRECTORY}/{8:020d}.snapshot" and 2 <= len(snapshots) <= 3
 
