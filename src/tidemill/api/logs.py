@@ -41,6 +41,7 @@ class LogApi:
                     topics=_topics(directory.partitions, asked),
                     total_bytes=directory.total_bytes,
                     usable_bytes=directory.usable_bytes,
+                    is_cordoned=directory.is_cordoned,
                 )
             )
         return DescribeLogDirsResponse(results=results)

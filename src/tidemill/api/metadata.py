@@ -188,7 +188,7 @@ def _partition_error(partition: PartitionState) -> ErrorCode:
 
 
 def _offline_replicas(partition: PartitionState, image: MetadataImage) -> list[int]:
-    return [replica for replica in partition.replicas if not image.is_active(replica)]
+    return [replica for replica in partition.replicas if not image.is_online(replica, partition)]
 
 
 def _described_topic(

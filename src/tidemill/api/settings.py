@@ -20,6 +20,18 @@ def _flag(name: str, layers: BrokerLayers) -> bool:
     return bool(broker_value(name, layers))
 
 
+def _paths(name: str, layers: BrokerLayers) -> frozenset[str]:
+    """The directories of a list; `*` among them means all that `log.dirs` names."""
+    paths = _texts(name, layers)
+    return frozenset(path.rstrip("/") for path in (_texts("log.dirs", layers) if "*" in paths else paths))
+
+
+def _texts(name: str, layers: BrokerLayers) -> list[str]:
+    value = broker_value(name, layers) or ()
+    assert isinstance(value, tuple)
+    return [text.strip() for text in value]
+
+
 @dataclasses.dataclass(frozen=True, slots=True)
 class BrokerSettings:
     layers: BrokerLayers
@@ -30,6 +42,8 @@ class BrokerSettings:
     max_connections: int
     max_connections_per_ip: int
     max_idle_ms: int
+    cordoned_directories: frozenset[str]
+    """They take no new partitions."""
     send_buffer_bytes: int
     retention_check_interval_ms: int
     recovery_point_interval_ms: int
@@ -48,6 +62,7 @@ class BrokerSettings:
             max_request_bytes=whole_setting("socket.request.max.bytes", layers),
             max_connections=whole_setting("max.connections", layers),
             max_connections_per_ip=whole_setting("max.connections.per.ip", layers),
+            cordoned_directories=_paths("cordoned.log.dirs", layers),
             max_idle_ms=whole_setting("connections.max.idle.ms", layers),
             send_buffer_bytes=int(layers.static.get("socket.send.buffer.bytes", SYSTEM_BUFFER)),
             retention_check_interval_ms=whole_setting("log.retention.check.interval.ms", layers),

@@ -156,6 +156,19 @@ def assign_directories(
     return Decision(records, result)
 
 
+def change_directories(
+    image: MetadataImage, broker_id: int, broker_epoch: int, online: tuple[bytes, ...]
+) -> Decision[None]:
+    """Note which directories of a broker are online; of none there is nothing to note, such a broker stops."""
+    broker = check_broker_epoch(image, broker_id, broker_epoch)
+    if not online or set(online) == set(broker.directories):
+        return Decision([], None)
+    change = BrokerRegistrationChangeRecord(
+        broker_id=broker_id, broker_epoch=broker_epoch, log_dirs=list(online)
+    )
+    return Decision([change], None)
+
+
 def check_broker_epoch(image: MetadataImage, broker_id: int, broker_epoch: int) -> BrokerRegistration:
     broker = image.brokers.get(broker_id)
     if broker is None:

@@ -97,3 +97,8 @@ class Controller:
         assigned: Mapping[TopicPartition, bytes],
     ) -> Decision[dict[TopicPartition, ErrorCode]]:
         return brokers.assign_directories(image, broker_id, broker_epoch, assigned)
+
+    def change_directories(
+        self, image: MetadataImage, broker_id: int, broker_epoch: int, online: tuple[bytes, ...]
+    ) -> Decision[None]:
+        return brokers.change_directories(image, broker_id, broker_epoch, online)

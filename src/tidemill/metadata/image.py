@@ -25,7 +25,7 @@ from collections.abc import Iterator, Mapping
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-from tidemill.model.ids import NO_LEADER
+from tidemill.model.ids import NO_LEADER, ZERO_UUID
 from tidemill.wire.schema import Message
 
 METADATA_VERSION_FEATURE = "metadata.version"
@@ -75,6 +75,10 @@ class FeatureRange(NamedTuple):
     maximum: int
 
 
+RESERVED_DIRECTORY = bytes(15)
+"""Directory ids that begin so mean no directory: unassigned, lost, migrating."""
+
+
 @dataclasses.dataclass(frozen=True, slots=True)
 class BrokerRegistration:
     broker_id: int
@@ -118,6 +122,10 @@ class PartitionState:
     @property
     def has_leader(self) -> bool:
         return self.leader != NO_LEADER
+
+    def directory_of(self, broker_id: int) -> bytes:
+        """The directory that the metadata names for this replica; zero if it names none."""
+        return dict(zip(self.replicas, self.directories, strict=False)).get(broker_id, ZERO_UUID)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -168,6 +176,14 @@ class MetadataImage:
     def is_active(self, broker_id: int) -> bool:
         broker = self.brokers.get(broker_id)
         return broker is not None and broker.is_active
+
+    def is_online(self, broker_id: int, partition: PartitionState) -> bool:
+        """Whether this replica can be used: its broker is active, and so is the directory it lies in."""
+        directory = partition.directory_of(broker_id)
+        is_known = not directory.startswith(RESERVED_DIRECTORY)
+        return self.is_active(broker_id) and not (
+            is_known and directory not in self.brokers[broker_id].directories
+        )
 
     def partitions(self) -> Iterator[tuple[TopicState, int, PartitionState]]:
         for topic in self.topics.values():

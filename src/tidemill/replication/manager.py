@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable
 
 from tidemill.metadata.image import MetadataImage, PartitionState
 from tidemill.model.errors import ApiError, ErrorCode
-from tidemill.model.ids import ZERO_UUID, TopicPartition
+from tidemill.model.ids import TopicPartition
 from tidemill.replication.delayed import (
     DelayedFetch,
     DelayedProduce,
@@ -72,7 +72,7 @@ class ReplicaManager:
     def _add_missing(self, assigned: dict[TopicPartition, tuple[bytes, PartitionState]], now_ms: int) -> None:
         """Open the logs of new partitions together; one that cannot be had is offline, the others work."""
         missing = [
-            WantedLog(where, topic_id, _directory_of(state, self.node_id))
+            WantedLog(where, topic_id, state.directory_of(self.node_id))
             for where, (topic_id, state) in assigned.items()
             if where not in self.partitions
         ]
@@ -195,11 +195,6 @@ class ReplicaManager:
                 min_one_batch = False
             results.append(result)
         return results
-
-
-def _directory_of(state: PartitionState, node_id: int) -> bytes:
-    """The directory that the metadata names for this replica; zero if it names none."""
-    return dict(zip(state.replicas, state.directories, strict=False)).get(node_id, ZERO_UUID)
 
 
 def _is_enough(results: list[FetchResult], min_bytes: int) -> bool:

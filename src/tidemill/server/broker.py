@@ -27,14 +27,15 @@ from tidemill.metadata.image import Endpoint, MetadataImage, ResourceType
 from tidemill.metadata.quorum import Commit, ForeignQuorum, QuorumOfOne
 from tidemill.metadata.store import StoreSettings
 from tidemill.model.errors import CorruptLog
-from tidemill.model.ids import TopicPartition, uuid_text
+from tidemill.model.ids import ZERO_UUID, TopicPartition, uuid_text
 from tidemill.ports.clock import SystemClock
 from tidemill.ports.disk import Disk
 from tidemill.ports.randomness import SystemRandomness
 from tidemill.replication.manager import ReplicaManager
 from tidemill.server.connection import Connection, Slot
 from tidemill.server.coordinators import Coordinators
-from tidemill.server.data_lock import DataLock
+from tidemill.server.data_lock import DataLock, UnusableDirectory
+from tidemill.server.directories import DirectoryReports, assigned_directory, wanted_log
 from tidemill.server.flusher import Flusher
 from tidemill.server.housekeeping import Housekeeping
 from tidemill.server.listener import ConnectionLimits, Listener
@@ -71,6 +72,7 @@ class Broker:
             ControllerSettings(options.node_id, options.properties), self._randomness
         )
         self._topic_configs: TopicConfigs | None = None
+        self._unusable: dict[str, OSError] = {}
         self._is_stopping = False
         self.has_failed = False
         self.on_failure: Callable[[], None] = lambda: None
@@ -83,15 +85,15 @@ class Broker:
             logger.warning("the setting %s is not known and has no effect", key)
         sock = self._bind()
         self._cleanup.callback(sock.close)
-        for directory in self.options.data_directories:
-            self._lock.acquire(directory)
         self._cleanup.callback(self._lock.release)
+        self._lock_directories()
         self._open_storage()
         self._register()
         loop = asyncio.get_running_loop()
         self._wheel = LoopWheel(loop, self._clock)
         self._replicas = ReplicaManager(self.options.node_id, self._logs, self._wheel)
         self._metadata = MetadataService(self._quorum, self._apply)
+        self._directories = DirectoryReports(self.options.node_id, self._controller, self._logs, self.epoch)
         self._coordinators = Coordinators(
             self._replicas, self._metadata, self._wheel, self._clock, self._randomness, self._settings.layers
         )
@@ -99,6 +101,16 @@ class Broker:
         self._housekeeping = Housekeeping(self._logs, self._metadata, self._clock, lambda: self._settings)
         self._adopt_partitions()
         self._serve(loop, sock)
+
+    def _lock_directories(self) -> None:
+        """The first holds the metadata and must be there; another one that cannot be used is a failed disk."""
+        first, *others = self.options.data_directories
+        self._lock.acquire(first)
+        for directory in others:
+            try:
+                self._lock.acquire(directory)
+            except UnusableDirectory as failure:
+                self._unusable[directory.rstrip("/")] = failure.error
 
     def _bind(self) -> socket.socket:
         host, port = self.options.host, self.options.port
@@ -148,7 +160,14 @@ class Broker:
                 offset_map_bytes=self._settings.cleaner_buffer_bytes,
                 producer_expiration_ms=self._settings.producer_expiration_ms,
             )
-            report = self._logs.start(options.node_id, self.cluster_id, self._clock.wall_ms())
+            self._logs.cordoned = self._settings.cordoned_directories
+            report = self._logs.start(
+                options.node_id,
+                self.cluster_id,
+                self._clock.wall_ms(),
+                wanted=lambda where: wanted_log(self._quorum.image, where, options.node_id),
+                unusable=self._unusable,
+            )
         except UNREADABLE_METADATA as error:
             raise StartError(str(error)) from error
         except OSError as error:
@@ -183,8 +202,12 @@ class Broker:
         for stray in set(self._logs.logs) - known:
             logger.warning("%s is not in the metadata: its files are kept as a -stray directory", stray)
             self._logs.set_aside(stray)
-        self._logs.note_lost(known)
+        self._logs.note_lost(
+            {where: assigned_directory(image, where, self.options.node_id) or ZERO_UUID for where in known}
+        )
         self._replicas.apply(image, known, self._clock.wall_ms())
+        self._quorum.propose(self._directories.assignments(self._quorum.latest_image, known).records)
+        self._quorum.commit()
         self._coordinators.apply(sorted(known))
 
     def _serve(self, loop: asyncio.AbstractEventLoop, sock: socket.socket) -> None:
@@ -221,6 +244,7 @@ class Broker:
                 broker_changed = True
         if broker_changed:
             self._refresh_settings(image)
+            self._logs.cordoned = self._settings.cordoned_directories
             self._services.settings = self._settings
             self._listener.limits = self._connection_limits()
             for topic in image.topics.values():
@@ -229,6 +253,7 @@ class Broker:
             if resource_type == ResourceType.TOPIC and name in image.topics:
                 self._logs.reconfigure(name, image.topics[name].partitions)
         self._replicas.apply(image, changes.partitions, self._clock.wall_ms())
+        self._directories.report(self._metadata, sorted(changes.partitions))
         self._coordinators.apply(sorted(changes.partitions))
         self._coordinators.topics_deleted(changes.topics_deleted)
 
@@ -260,6 +285,8 @@ class Broker:
             self._coordinators.apply(partitions)
             if path == self._logs.directories[0].path or not any(d.is_online for d in self._logs.directories):
                 self._metadata_failed(error)
+            else:
+                self._directories.report_failure(self._metadata)
 
     def _metadata_failed(self, error: Exception) -> None:
         self.has_failed = True

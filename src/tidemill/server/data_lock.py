@@ -9,6 +9,17 @@ from typing import ClassVar
 from tidemill.server.options import StartError
 
 
+class UnusableDirectory(StartError):
+    """The directory cannot be written to; a broker with others goes on without it."""
+
+    def __init__(self, directory: str, error: OSError) -> None:
+        super().__init__(
+            f"cannot write to the data directory {directory}: {error.strerror}; "
+            "make it writable or choose another with --data-dir"
+        )
+        self.error = error
+
+
 class DataLock:
     _held: ClassVar[set[str]] = set()
     """Locks of the kernel are per process; two brokers in one process must not share a directory either."""
@@ -17,15 +28,13 @@ class DataLock:
         self._descriptors: dict[str, int] = {}
 
     def acquire(self, directory: str) -> None:
+        """Raises UnusableDirectory, and StartError if another broker has it."""
         path = os.path.realpath(directory)
         try:
             os.makedirs(path, exist_ok=True)
             descriptor = os.open(f"{path}/.lock", os.O_RDWR | os.O_CREAT, 0o644)
         except OSError as error:
-            raise StartError(
-                f"cannot write to the data directory {directory}: {error.strerror}; "
-                "make it writable or choose another with --data-dir"
-            ) from error
+            raise UnusableDirectory(directory, error) from error
         try:
             if path in self._held:
                 raise BlockingIOError

@@ -11,7 +11,7 @@ The manager is built in layers, each a module and a class of its own: what there
 from __future__ import annotations
 
 import errno
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import NamedTuple
 
@@ -80,11 +80,17 @@ class ManagedLogs:
         self._require_not_lost(partition)
         raise ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"{partition} is not on this broker")
 
-    def note_lost(self, partitions: Iterable[TopicPartition]) -> None:
-        """Partitions that were here before and are nowhere now: a directory that failed at the start has them."""
+    def note_lost(self, assigned: Mapping[TopicPartition, bytes]) -> None:
+        """Of the partitions that were here before, those that are nowhere now: a directory that failed has them.
+
+        `assigned` are the directories that the metadata names; one that is online has lost the log and gets it
+        again, empty.
+        """
         failed = [directory.path for directory in self.directories if not directory.is_online]
-        for partition in partitions:
-            if failed and partition not in self.logs and partition not in self.quarantined:
+        online = {directory.directory_id for directory in self.directories if directory.is_online}
+        for partition, directory_id in assigned.items():
+            is_missing = partition not in self.logs and partition not in self.quarantined
+            if failed and is_missing and directory_id not in online:
                 self.offline[partition] = failed[0]
 
     def is_lost(self, partition: TopicPartition) -> bool:

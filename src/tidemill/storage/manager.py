@@ -27,8 +27,9 @@ Kafka's (`-future`) are left alone.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
+from types import MappingProxyType
 from typing import NamedTuple
 
 from tidemill.model.errors import ApiError, CorruptLog, ErrorCode
@@ -38,7 +39,7 @@ from tidemill.storage.data_directory import CheckpointJob, Checkpoints, DataDire
 from tidemill.storage.log import Log
 from tidemill.storage.log_passes import LogPasses
 from tidemill.storage.managed_logs import Quarantine, parent_of
-from tidemill.storage.partition_metadata import write_topic_id
+from tidemill.storage.partition_metadata import read_topic_id, write_topic_id
 
 logger = logging.getLogger(__name__)
 
@@ -54,6 +55,9 @@ class WantedLog(NamedTuple):
     topic_id: bytes
     directory_id: bytes = ZERO_UUID
     """The data directory that the metadata says it is in; zero if it says nothing."""
+
+
+FindWanted = Callable[[TopicPartition], WantedLog | None]
 
 
 class LoadReport(NamedTuple):
@@ -97,6 +101,7 @@ class DirectoryDescription(NamedTuple):
     total_bytes: int
     usable_bytes: int
     partitions: list[PartitionDescription]
+    is_cordoned: bool
 
 
 class LogManager(LogPasses):
@@ -104,11 +109,20 @@ class LogManager(LogPasses):
 
     # -- the start ------------------------------------------------------------------------------------
 
-    def start(self, node_id: int, cluster_id: str, now_ms: int) -> LoadReport:
-        """Load everything; raises WrongDirectory, and OSError if no directory can be used."""
+    def start(
+        self, node_id: int, cluster_id: str, now_ms: int, *, wanted: FindWanted = lambda partition: None,
+        unusable: Mapping[str, OSError] = MappingProxyType({}),
+    ) -> LoadReport:  # fmt: skip
+        """Load everything; raises WrongDirectory, and OSError if no directory can be used.
+
+        `wanted` is what the metadata says of a partition, `unusable` are directories that failed already.
+        """
+        self._wanted = wanted
         recovered = 0
         for directory in self.directories:
             try:
+                if directory.path in unusable:
+                    raise unusable[directory.path]
                 directory.claim(node_id, cluster_id, self._randomness)
                 recovered += self._load_directory(directory, directory.take_over(), now_ms)
             except OSError as error:
@@ -134,10 +148,9 @@ class LogManager(LogPasses):
         checkpoints: Checkpoints,
         now_ms: int,
     ) -> None:
-        if partition in self.logs:
-            self._quarantine_twins(partition, path)
-            return
         try:
+            if not self._is_rightful(directory, partition, path):
+                return
             log = Log.open(
                 self._files, path, self._config_of(partition.topic), clean_shutdown=directory.is_clean,
                 recovery_point=checkpoints.recovery_points.get(partition, 0),
@@ -152,6 +165,33 @@ class LogManager(LogPasses):
         self.logs[partition] = log
         if partition in checkpoints.cleaner_offsets:
             self.compaction.clean_until[partition] = checkpoints.cleaner_offsets[partition]
+
+    def _is_rightful(self, directory: DataDirectory, partition: TopicPartition, path: str) -> bool:
+        """Whether to load this copy: not one of a deleted topic of that name, and one of two that claim to be it.
+
+        A copy that lost is kept as a `-stray` directory.
+        """
+        wanted = self._wanted(partition)
+        stored_id = read_topic_id(self._files, path) if wanted is not None else None
+        other = self.logs.get(partition)
+        if wanted is not None and stored_id not in (None, wanted.topic_id):
+            self._rename_away(partition, path, "stray")
+        elif other is None:
+            return True
+        elif wanted is not None and wanted.directory_id == directory.directory_id:
+            self.set_aside(partition)
+            return True
+        elif wanted is not None and wanted.directory_id == self.directory_id_of(partition):
+            self._rename_away(partition, path, "stray")
+        else:
+            self._quarantine_twins(partition, path)
+        return False
+
+    def _rename_away(self, partition: TopicPartition, path: str, mark: str) -> str:
+        new = f"{parent_of(path)}/{marked_name(partition, self._randomness.uuid(), mark)}"
+        self._files.rename(path, new)
+        logger.warning("%s is another %s than the one of the metadata: kept as %s", path, partition, new)
+        return new
 
     def _quarantine_twins(self, partition: TopicPartition, path: str) -> None:
         """Two directories claim the same partition: which one is right, only a person can tell."""
@@ -223,7 +263,11 @@ class LogManager(LogPasses):
             f"{partition} is assigned to the directory {uuid_text(directory_id)}, which is not online",
         )
 
-    def directory_id_of(self, log: Log) -> bytes:
+    def directory_id_of(self, partition: TopicPartition) -> bytes | None:
+        """Of the directory that the partition lies in; None if it is not here."""
+        log = self.logs.get(partition)
+        if log is None:
+            return None
         parent = parent_of(log.directory)
         return next(each.directory_id for each in self.directories if each.path == parent)
 
@@ -346,6 +390,7 @@ class LogManager(LogPasses):
                 self._disk_bytes(directory, directory.total_bytes),
                 self._disk_bytes(directory, directory.free_bytes),
                 parts[directory.path],
+                directory.path in self.cordoned,
             )
             for directory in self.directories
         ]

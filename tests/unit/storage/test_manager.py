@@ -229,7 +229,7 @@ def test_a_partition_goes_where_the_metadata_says() -> None:
     for name in ("a", "b"):
         log = world.manager.create(TopicPartition(name, 0), TOPIC_ID, NOW_MS, second.directory_id)
         assert log.directory == f"{TWO}/{name}-0"
-        assert world.manager.directory_id_of(log) == second.directory_id
+        assert world.manager.directory_id_of(log.topic_partition) == second.directory_id
     world.manager.fail_directory(TWO, OSError(errno.EIO, "broken"))
     with pytest.raises(ApiError, match="not online"):
         world.manager.create(TopicPartition("c", 0), TOPIC_ID, NOW_MS, second.directory_id)
@@ -561,3 +561,45 @@ def test_a_partition_made_again_inherits_no_recovery_point() -> None:
         path = f"{directory.path}/recovery-point-offset-checkpoint"
         if world.files.exists(path):
             assert TopicPartition("orders", 0) not in read_offsets(world.files, path)
+
+
+# -- which of several copies is the right one ----------------------------------------------------------
+
+
+def test_of_two_copies_the_metadata_knows_the_right_one() -> None:
+    """A directory that was away comes back with a partition that was made again elsewhere meanwhile."""
+    world = World()
+    first, second = world.manager.directories
+    for directory in (first, second):
+        log = world.manager.create(ORDERS, TOPIC_ID, NOW_MS, directory.directory_id)
+        append(log, ("where", directory.path))
+        world.manager.logs.pop(ORDERS)
+    wanted = WantedLog(ORDERS, TOPIC_ID, second.directory_id)
+    log = world.boot(wanted=lambda where: wanted).require(ORDERS)
+    assert read_all(log)[0][1] == TWO.encode() and not world.manager.quarantined
+    assert _stray_in(world, ONE) and not _stray_in(world, TWO)
+
+
+def test_a_copy_of_a_deleted_topic_of_that_name_is_kept_and_not_served() -> None:
+    world = World()
+    world.create("orders")
+    stranger = WantedLog(ORDERS, bytes(15) + b"x")
+    assert world.boot(wanted=lambda where: stranger).get(ORDERS) is None
+    assert _stray_in(world, ONE)
+
+
+def _stray_in(world: World, path: str) -> str | None:
+    return next((name for name in world.files.list(path) if name.endswith("-stray")), None)
+
+
+def test_only_partitions_of_a_failed_directory_are_lost() -> None:
+    world = World()
+    first, second = world.manager.directories
+    manager = world.boot(unusable={TWO: OSError(errno.EIO, "broken")})
+    where = {
+        TopicPartition("here", 0): first.directory_id,
+        TopicPartition("there", 0): second.directory_id,
+        TopicPartition("unsaid", 0): bytes(16),
+    }
+    manager.note_lost(where)
+    assert sorted(each.topic for each in manager.offline) == ["there", "unsaid"]
