@@ -17,9 +17,11 @@ from typing import Any
 import pytest
 from log_files import TEARS, Tear, batches, flip_bit, read_values, segments
 from raw import batch_of, fetch, fetch_batches, new_producer_id, produce
+from waiting import wait_until
 
 from tidemill.model.errors import ErrorCode
 from tidemill.testing import SubprocessBroker, WireClient
+from tidemill.wire.batch import iterate_headers
 from tidemill.wire.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
 
 TOPIC, OTHER = "damaged", "other"
@@ -91,6 +93,7 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Path, S
         with SubprocessBroker(data_dir=home) as broker:
             story = Story(broker)
             if ending == "killed":
+                wait_until(lambda: story.files(".snapshot"), "the snapshot of a roll")
                 broker.kill()
         told[ending] = (home, story)
     return told
@@ -196,12 +199,11 @@ def test_a_torn_tail_is_cut(story: Story, tear: Tear) -> None:
         assert story.send(connection, survived) == (0, survived)
 
 
-@pytest.mark.parametrize("story", ["killed"], indirect=True)
 @pytest.mark.parametrize("place", ["first segment", "last segment"])
 def test_a_hole_in_the_log_is_neither_served_nor_cut(story: Story, place: str) -> None:
     """A flipped bit with good data behind it. No byte is thrown away, no damaged batch leaves the broker.
 
-    After a kill, that is: a clean shutdown is trusted, and the checksum in each batch is there for its reader.
+    After a kill the log is checked at the start, after a clean end when it is read.
     """
     path = story.files(".log")[0 if place == "first segment" else -1]
     found = batches(path)
@@ -215,6 +217,36 @@ def test_a_hole_in_the_log_is_neither_served_nor_cut(story: Story, place: str) -
         assert part.error_code in (ErrorCode.KAFKA_STORAGE_ERROR, ErrorCode.CORRUPT_MESSAGE)
         assert not part.records
     assert sum(each.stat().st_size for each in story.files(".log")) >= size_before
+
+
+@pytest.mark.parametrize("story", ["stopped"], indirect=True)
+def test_after_a_clean_end_only_the_damaged_batch_is_refused(story: Story) -> None:
+    path = story.files(".log")[0]
+    position, header = batches(path)[5]
+    flip_bit(path, position + header.size // 2)
+    story.broker.start()
+    with WireClient(story.broker.bootstrap) as connection:
+        before = iterate_headers(fetch(connection, TOPIC, 0, max_wait_ms=0).records)
+        assert [each.base_offset for _, each in before] == list(range(header.base_offset))
+        part = fetch(connection, TOPIC, header.base_offset, max_wait_ms=0)
+        assert part.error_code == ErrorCode.CORRUPT_MESSAGE and not part.records
+        assert (
+            fetch_batches(connection, TOPIC, header.last_offset + 1)[0].base_offset == header.last_offset + 1
+        )
+        assert story.send(connection, BATCHES) == (0, BATCHES), "writing goes on"
+    assert "damaged and not served" in story.broker.log_text()
+
+
+@pytest.mark.parametrize("story", ["stopped"], indirect=True)
+@pytest.mark.parametrize("is_torn", [True, False], ids=["within a batch", "between batches"])
+def test_a_log_cut_short_after_a_clean_end_is_noticed(story: Story, is_torn: bool) -> None:
+    """A part of the last batch, or all of it, is missing although it had been synced: said, never hidden."""
+    last = story.files(".log")[-1]
+    boundary, header = batches(last)[-1]
+    last.write_bytes(last.read_bytes()[: boundary + (header.size // 2 if is_torn else 0)])
+    story.broker.start()
+    assert read_values(story.broker.bootstrap, OTHER) == [b"untouched"]
+    assert (f"{TOPIC}-0 is offline" if is_torn else "data is lost") in story.broker.log_text()
 
 
 def test_the_metadata_log_survives_a_torn_tail(story: Story) -> None:

@@ -174,6 +174,10 @@ class Broker:
             raise StartError(f"cannot use the data directory {directories[0]}: {error}") from error
         for partition, quarantine in report.quarantined.items():
             logger.error("%s is offline: %s", partition, quarantine.reason)
+        for text in report.unreadable:
+            logger.warning("%s; it is done without", text)
+        for partition, missing in report.missing_offsets.items():
+            logger.error("%s ends %d offsets before what had been synced: data is lost", partition, missing)
         logger.info("loaded %d partitions, %d of them checked after a crash", report.loaded, report.recovered)
 
     def _register(self) -> None:

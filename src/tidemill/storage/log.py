@@ -265,6 +265,7 @@ class Log(AppendableLog):
         segment = Segment.load(
             self._files, self._open_files, self.directory, base_offset, self._config, next_offset
         )
+        segment.proof = None  # the cleaner has checked what it copied
         segment.load_indexes()
         self._segments.add(segment)
         self._deleted.append((now_ms + self._config.file_delete_delay_ms, paths))

@@ -12,16 +12,21 @@ what a reader of large batches receives is thrown away and asked for again.
 
 from __future__ import annotations
 
+import logging
+
 from tidemill.model.errors import ApiError, ErrorCode, MalformedMessage
 from tidemill.ports.files import OpenFile
 from tidemill.storage.batch_scan import DamagedBatch
 from tidemill.storage.epoch_check import epochs_agree, epochs_of_batches
 from tidemill.storage.log_state import LogSlice, LogState
 from tidemill.storage.producer_replay import checked_transactions
-from tidemill.storage.segment import Segment
+from tidemill.storage.proof import Proof, require_no_hidden_batch
+from tidemill.storage.segment import LOG_SUFFIX, Segment
 from tidemill.storage.transaction_index import AbortedTransaction, TransactionIndex
 from tidemill.wire.batch import HEADER_SIZE, LOG_OVERHEAD, BatchHeader, iterate_records, read_prefix
 from tidemill.wire.compression import decompress
+
+logger = logging.getLogger(__name__)
 
 EXPANSION_LIMIT = 16
 """How many times `max.message.bytes` a batch may unpack to before it is not looked into."""
@@ -72,7 +77,28 @@ class ReadableLog(LogState):
             segment.recently_used = True
         if length > max_bytes:
             length = _cut(segment, file, position, max_bytes, min_one_batch)
+        if segment.proof is not None and position < segment.proof.end:
+            length = self._prove(segment, segment.proof, position, length)
         return LogSlice(file, position, length)
+
+    def _prove(self, segment: Segment, proof: Proof, position: int, length: int) -> int:
+        """How much of this slice may be served: what an earlier process wrote is checked first (`proof`)."""
+        try:
+            sound = proof.prove(
+                segment.handle(),
+                position,
+                position + length,
+                segment.next_offset,
+                self._epochs.epoch_for_offset,
+            )
+        except DamagedBatch as error:
+            if error.position not in proof.reported:
+                proof.reported.add(error.position)
+                logger.error("%s is damaged and not served: %s", segment.path(LOG_SUFFIX), error)
+            raise self._damaged(error) from error
+        if proof.is_complete:
+            segment.proof = None
+        return min(length, sound - position)
 
     def _out_of_range(self, offset: int) -> ApiError:
         return ApiError(
@@ -97,11 +123,25 @@ class ReadableLog(LogState):
             while segment is not None:
                 position = segment.position_of(offset)
                 if position >= 0:
+                    self._check_passed_over(segment, position, offset)
                     return segment, position
                 segment = self._segments.after(segment)
         except DamagedBatch as error:
             raise self._damaged(error) from error
         return None
+
+    def _check_passed_over(self, found: Segment, position: int, offset: int) -> None:
+        """A batch was found after the offset: was there none at it, or one whose header is damaged?"""
+        first = self._segments.floor(offset)
+        if first.proof is None or read_prefix(found.handle().read(position, LOG_OVERHEAD))[0] <= offset:
+            return
+        for segment in self._segments.from_offset(offset):
+            start = max(segment.last_batch_before(offset), 0)
+            end = position if segment is found else segment.size
+            least_offset = segment.base_offset if start == 0 else 0
+            require_no_hidden_batch(segment.handle(), start, end, least_offset)
+            if segment is found:
+                return
 
     def _damaged(self, error: DamagedBatch) -> ApiError:
         return ApiError(ErrorCode.CORRUPT_MESSAGE, f"{self.topic_partition}: {error}")

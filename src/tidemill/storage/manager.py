@@ -70,6 +70,8 @@ class LoadReport(NamedTuple):
     offline: dict[str, OSError]
     unreadable: list[str]
     """Checkpoints that could not be read and were done without."""
+    missing_offsets: dict[TopicPartition, int]
+    """Logs that end before what had been synced, and by how much."""
 
 
 class Removal:
@@ -131,7 +133,9 @@ class LogManager(LogPasses):
         if len(offline) == len(self.directories):
             raise next(iter(offline.values()))
         unreadable = [text for directory in self.directories for text in directory.unreadable]
-        return LoadReport(len(self.logs), recovered, dict(self.quarantined), offline, unreadable)
+        missing = {where: log.recovery_report.missing_offsets for where, log in self.logs.items()}
+        shortened = {where: count for where, count in missing.items() if count}
+        return LoadReport(len(self.logs), recovered, dict(self.quarantined), offline, unreadable, shortened)
 
     def _load_directory(self, directory: DataDirectory, checkpoints: Checkpoints, now_ms: int) -> int:
         listing = directory.list()
@@ -167,14 +171,15 @@ class LogManager(LogPasses):
             self.compaction.clean_until[partition] = checkpoints.cleaner_offsets[partition]
 
     def _is_rightful(self, directory: DataDirectory, partition: TopicPartition, path: str) -> bool:
-        """Whether to load this copy: not one of a deleted topic of that name, and one of two that claim to be it.
+        """Whether to load this copy: not one of a deleted topic whose successor is elsewhere; of two the right one.
 
         A copy that lost is kept as a `-stray` directory.
         """
         wanted = self._wanted(partition)
         stored_id = read_topic_id(self._files, path) if wanted is not None else None
         other = self.logs.get(partition)
-        if wanted is not None and stored_id not in (None, wanted.topic_id):
+        is_elsewhere = wanted is not None and wanted.directory_id not in (ZERO_UUID, directory.directory_id)
+        if is_elsewhere and wanted is not None and stored_id not in (None, wanted.topic_id):
             self._rename_away(partition, path, "stray")
         elif other is None:
             return True

@@ -1,7 +1,7 @@
 """Opening a log: after a clean shutdown by trust, after anything else by proof.
 
-*Clean*: sizes are looked at, the end offset is found behind the last index entry, the newest producer snapshot
-is taken over. Nothing is read that was not touched since.
+*Clean*: sizes are looked at, the end offset is found behind the last index entry and must be the recovery point, the
+newest producer snapshot is taken over. Nothing is read that was not touched since.
 
 *Unclean* (`kill -9`, power loss): every batch of every segment that reaches the recovery point or lies after
 it is read and its checksum compared; their indexes are made anew. Where the walk stops early, the bytes tell why:
@@ -22,7 +22,7 @@ A clean shutdown whose end does not add up is treated as unclean.
 Example: segments 0 and 500, recovery point 520, file of the second ends in half a batch: segment 500 is checked,
 cut back to its last whole batch; segment 0 is not read.
 
-Limits: data below the recovery point is not checked here; readers check their batches' checksums.
+Limits: data below the recovery point is not checked here, but before it is read (`proof`).
 """
 
 from __future__ import annotations
@@ -220,6 +220,8 @@ class LogOpener:
                 end = header.last_offset + 1
         except (CorruptIndex, DamagedBatch):
             return False
+        if end != self._recovery_point:
+            return False
         active.next_offset = end
         return True
 
@@ -268,6 +270,7 @@ class LogOpener:
                 if aborted is not None:
                     segment.transaction_index.append(aborted)
         finally:
+            segment.proof = None
             if is_sealed:
                 segment.seal()
             self._report = self._report._replace(

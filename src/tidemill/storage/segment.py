@@ -37,6 +37,7 @@ from tidemill.storage.batch_scan import (
 from tidemill.storage.config import LogConfig
 from tidemill.storage.offset_index import MAX_RELATIVE_OFFSET, OffsetIndex
 from tidemill.storage.open_files import OpenFiles
+from tidemill.storage.proof import Proof
 from tidemill.storage.sparse_index import CorruptIndex
 from tidemill.storage.time_index import TimeIndex
 from tidemill.storage.transaction_index import TransactionIndex
@@ -78,6 +79,7 @@ class Segment:
         "is_index_full",
         "next_offset",
         "offset_index",
+        "proof",
         "recently_used",
         "roll_jitter_ms",
         "size",
@@ -101,6 +103,8 @@ class Segment:
         self.time_index = TimeIndex(files, open_files, paths[2], base_offset, index_bytes)
         self.transaction_index = TransactionIndex(files, paths[3], base_offset)
         self.file: OpenFile | None = None
+        self.proof: Proof | None = None
+        """Of the bytes that were found and not written by this process (`proof`); None if there are none left."""
         self.recently_used = False
         self.size = 0
         self.next_offset = base_offset
@@ -138,6 +142,7 @@ class Segment:
         segment.size = files.size(segment.path(LOG_SUFFIX))
         segment.next_offset = next_offset
         segment._max_timestamp = None
+        segment.proof = Proof(segment.size) if segment.size else None
         return segment
 
     def path(self, kind: str) -> str:
@@ -322,6 +327,11 @@ class Segment:
         """The last place at or before this one where a batch is known to begin; -1 if none is."""
         return self._checked_offset_index().last_position_up_to(position)
 
+    def last_batch_before(self, offset: int) -> int:
+        """Where a batch begins that the index knows to end before or at this offset; -1 if it knows none."""
+        entry = self._checked_offset_index().lookup(offset)
+        return entry[1] if entry is not None else -1
+
     def offset_bound(self, position: int) -> int | None:
         """An offset not below any that ends at or before this position; None if the index cannot say."""
         entry = self._checked_offset_index().first_at_or_after_position(position)
@@ -394,6 +404,8 @@ class Segment:
         if found is not None:
             self.cut_back(found[0])
             self.size = found[0]
+            if self.proof is not None and self.proof.end > self.size:
+                self.proof = Proof(self.size) if self.size else None
             offset = min(offset, found[1].base_offset)
         self.next_offset = offset
         self.offset_index.truncate_to(offset)

@@ -583,7 +583,12 @@ def test_of_two_copies_the_metadata_knows_the_right_one() -> None:
 def test_a_copy_of_a_deleted_topic_of_that_name_is_kept_and_not_served() -> None:
     world = World()
     world.create("orders")
-    stranger = WantedLog(ORDERS, bytes(15) + b"x")
+    first, second = world.manager.directories
+    stranger = WantedLog(ORDERS, bytes(15) + b"x", first.directory_id)
+    assert world.boot(wanted=lambda where: stranger).get(ORDERS) is not None, (
+        "or its id was damaged: who knows"
+    )
+    stranger = WantedLog(ORDERS, bytes(15) + b"x", second.directory_id)
     assert world.boot(wanted=lambda where: stranger).get(ORDERS) is None
     assert _stray_in(world, ONE)
 
