@@ -62,6 +62,9 @@ class Story:
     def files(self, suffix: str) -> list[Path]:
         return segments(self.broker.data_dir, TOPIC, suffix=suffix)
 
+    def wait_for_snapshot(self) -> None:
+        wait_until(lambda: self.files(".snapshot"), "the snapshot of a roll")
+
     def assert_all_is_well(self) -> None:
         """Everything is served, in order; lookups by time are right; sequences and appends go on."""
         assert read_values(self.broker.bootstrap, TOPIC) == [self.value(n) for n in range(BATCHES)]
@@ -93,7 +96,7 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Path, S
         with SubprocessBroker(data_dir=home) as broker:
             story = Story(broker)
             if ending == "killed":
-                wait_until(lambda: story.files(".snapshot"), "the snapshot of a roll")
+                story.wait_for_snapshot()
                 broker.kill()
         told[ending] = (home, story)
     return told
