@@ -17,6 +17,7 @@ from tidemill.api.fetch_sessions import (
     FetchSession,
     FetchSessionCache,
     PartitionKey,
+    TopicKey,
     requested_partitions,
 )
 from tidemill.api.services import Services
@@ -79,19 +80,24 @@ class FetchApi:
         keys: list[PartitionKey] = []
         wanted: Wanted = []
         failed: list[tuple[PartitionKey, FetchResult]] = []
-        topics_by_id = self._services.metadata.image.topics_by_id
-        by_id = context.version >= TOPIC_ID_SINCE
+        last: TopicKey | None = None
+        name: str | None = None
         for key, partition in asked:
-            name = key[0].name
-            if by_id:
-                topic = topics_by_id.get(key[0].topic_id)
-                if topic is None:
-                    failed.append((key, FetchResult(partition.partition, ErrorCode.UNKNOWN_TOPIC_ID)))
-                    continue
-                name = topic.name
+            if key[0] is not last:
+                last = key[0]
+                name = self._topic_name(context, last)
+            if name is None:
+                failed.append((key, FetchResult(partition.partition, ErrorCode.UNKNOWN_TOPIC_ID)))
+                continue
             keys.append(key)
             wanted.append((TopicPartition(name, partition.partition), partition))
         return keys, wanted, failed
+
+    def _topic_name(self, context: RequestContext, key: TopicKey) -> str | None:
+        if context.version < TOPIC_ID_SINCE:
+            return key.name
+        topic = self._services.metadata.image.topics_by_id.get(key.topic_id)
+        return topic.name if topic else None
 
     def _answer(
         self,
@@ -131,7 +137,7 @@ def _by_topic(answered: list[tuple[PartitionKey, FetchResult]]) -> list[FetchTop
     topics: list[FetchTopicResult] = []
     last = None
     for (topic, _), result in answered:
-        if topic != last:
+        if topic is not last and topic != last:
             topics.append(FetchTopicResult(topic.name, topic.topic_id, []))
             last = topic
         topics[-1].partitions.append(result)

@@ -94,9 +94,11 @@ class FetchSession:
 
 def requested_partitions(request: FetchRequest) -> list[tuple[PartitionKey, FetchPartition]]:
     return [
-        ((TopicKey(topic.name, topic.topic_id), partition.partition), partition)
-        for topic in request.topics
-        for partition in topic.partitions
+        ((key, partition.partition), partition)
+        for key, partitions in [
+            (TopicKey(each.name, each.topic_id), each.partitions) for each in request.topics
+        ]
+        for partition in partitions
     ]
 
 

@@ -34,7 +34,7 @@ RespondToFetch = Callable[[list[FetchResult]], None]
 class DelayedFetch(DelayedOperation):
     """Complete when `min_bytes` over all partitions can be read, or when a partition can only answer an error."""
 
-    __slots__ = ("_criteria", "_manager", "_respond", "_wanted")
+    __slots__ = ("_criteria", "_manager", "_places", "_respond", "_wanted")
 
     def __init__(
         self, manager: ReplicaManager, criteria: FetchCriteria, wanted: Wanted, respond: RespondToFetch
@@ -44,35 +44,32 @@ class DelayedFetch(DelayedOperation):
         self._criteria = criteria
         self._wanted = wanted
         self._respond = respond
+        # A partition that is taken away meanwhile has no log any more, which completes the fetch.
+        find = manager.partitions.get
+        self._places = [(find(topic_partition), asked) for topic_partition, asked in wanted]
 
     def try_complete(self) -> bool:
+        _, _, min_bytes, _, committed_only = criteria = self._criteria
         found = 0
-        for topic_partition, wanted in self._wanted:
-            size = self._readable_bytes(topic_partition, wanted)
-            if size < 0:
+        for partition, asked in self._places:
+            if partition is None:
                 return self.force_complete()
-            found += size
-            if found >= self._criteria.min_bytes:
+            end = partition.readable_end(asked, committed_only, criteria.replica_id)
+            if end > asked.fetch_offset:
+                found += 1 if min_bytes <= 1 else self._readable_bytes(partition, asked, end)
+                if found >= min_bytes:
+                    return self.force_complete()
+            elif end < 0:
                 return self.force_complete()
         return False
 
-    def _readable_bytes(self, topic_partition: TopicPartition, wanted: FetchPartition) -> int:
-        """Bytes that a read would return now; -1 where it would return an error."""
-        partition = self._manager.partitions.get(topic_partition)
-        if partition is None or partition.log is None or not partition.is_led_in(wanted.current_leader_epoch):
-            return -1
-        criteria = self._criteria
-        end = partition.visible_end(criteria.committed_only, criteria.replica_id)
-        if end <= wanted.fetch_offset:
-            return -1 if wanted.fetch_offset > partition.log.log_end_offset else 0
-        if criteria.min_bytes <= 1:
-            return 1
-        if wanted.fetch_offset < partition.log.log_start_offset:
-            return -1
+    def _readable_bytes(self, partition: Partition, asked: FetchPartition, end: int) -> int:
+        """Bytes that a read would return now; enough for anybody where it would return an error."""
+        assert partition.log is not None
         try:
-            records = partition.log.read(wanted.fetch_offset, wanted.max_bytes, end, False)
+            records = partition.log.read(asked.fetch_offset, asked.max_bytes, end, False)
         except (ApiError, OSError):
-            return -1
+            return self._criteria.min_bytes
         return records.length if records is not None else 0
 
     def on_complete(self) -> None:

@@ -165,17 +165,26 @@ class ReplicaManager:
     ) -> DelayedFetch | None:
         """Answer now if there is enough, or an error; otherwise when there is, or at the latest in time.
 
-        Returns what waits, if something does.
+        Returns what waits, if something does. Whether there is enough is asked of the offsets alone, so that the
+        logs are read once, for the answer.
         """
-        results = self.read_all(criteria, wanted)
-        if criteria.max_wait_ms <= 0 or not wanted or _is_enough(results, criteria.min_bytes):
-            respond(results)
+        if criteria.max_wait_ms <= 0 or criteria.min_bytes <= 0 or not wanted:
+            respond(self.read_all(criteria, wanted))
             return None
+        if criteria.replica_id >= 0:
+            self.note_follower(criteria.replica_id, wanted)
         operation = DelayedFetch(self, criteria, wanted, respond)
         keys = [topic_partition for topic_partition, _ in wanted]
         due_ms = now_ms + criteria.max_wait_ms
         is_answered = self.fetch_purgatory.try_complete_else_watch(operation, keys, due_ms)
         return None if is_answered else operation
+
+    def note_follower(self, replica_id: int, wanted: Wanted) -> None:
+        """What a follower asks for tells how far it is, also while there is nothing to answer."""
+        for topic_partition, asked in wanted:
+            partition = self.partitions.get(topic_partition)
+            if partition is not None and partition.is_followed_by(replica_id, asked):
+                partition.record_follower_fetch(replica_id, asked.fetch_offset)
 
     def read_all(self, criteria: FetchCriteria, wanted: Wanted) -> list[FetchResult]:
         """Read in the order asked for; only the first batch found may exceed the limits."""
@@ -195,13 +204,3 @@ class ReplicaManager:
                 min_one_batch = False
             results.append(result)
         return results
-
-
-def _is_enough(results: list[FetchResult], min_bytes: int) -> bool:
-    found = 0
-    for result in results:
-        if result.error or result.diverging_epoch is not None:
-            return True
-        if result.records is not None:
-            found += piece_size(result.records)
-    return found >= min_bytes

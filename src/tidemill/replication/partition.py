@@ -27,6 +27,7 @@ from tidemill.metadata.image import PartitionState
 from tidemill.model.errors import ApiError, ErrorCode
 from tidemill.model.ids import TopicPartition
 from tidemill.storage.log import AppendInfo, Log
+from tidemill.storage.log_state import LogSlice
 from tidemill.wire.batch import BatchHeader
 from tidemill.wire.fetch_codec import FetchPartition, FetchResult
 
@@ -47,8 +48,8 @@ class Partition:
     """One partition on this broker. All calls come from the event loop."""
 
     __slots__ = (
-        "_on_advance", "_remote_ends", "_request_sync", "high_watermark", "isr", "leader_epoch", "leader_id", "log",
-        "node_id", "replicas", "role", "topic_id", "topic_partition",
+        "_at_end", "_on_advance", "_remote_ends", "_request_sync", "high_watermark", "isr", "leader_epoch", "leader_id",
+        "log", "node_id", "replicas", "role", "topic_id", "topic_partition",
     )  # fmt: skip
 
     def __init__(
@@ -71,6 +72,7 @@ class Partition:
         self.replicas: tuple[int, ...] = ()
         self.high_watermark = log.log_start_offset if log else 0
         self._remote_ends: dict[int, int] = {}
+        self._at_end: FetchResult | None = None
         self._on_advance = on_advance
         self._request_sync = request_sync
 
@@ -161,6 +163,25 @@ class Partition:
         if replica_id in self.isr:
             self.advance_high_watermark()
 
+    def is_followed_by(self, replica_id: int, wanted: FetchPartition) -> bool:
+        """Whether what this replica asks for says how far its copy of our history goes."""
+        if (
+            self.log is None
+            or not self.is_led_in(wanted.current_leader_epoch)
+            or replica_id not in self.replicas
+        ):
+            return False
+        return not self.is_diverging(wanted)
+
+    def is_diverging(self, wanted: FetchPartition) -> bool:
+        """Whether the reader must be told about its history instead of given records; an error counts too."""
+        if wanted.last_fetched_epoch < 0 or self.log is None:
+            return False
+        try:
+            return self._diverging_epoch(self.log, wanted) is not None
+        except ApiError:
+            return True
+
     def is_durable(self, end_offset: int) -> bool:
         """Whether everything below this offset is safe to acknowledge with `acks=all`."""
         return self.high_watermark >= end_offset
@@ -174,10 +195,25 @@ class Partition:
             return self.log.log_end_offset
         return self.last_stable_offset if committed_only else self.high_watermark
 
+    def readable_end(self, wanted: FetchPartition, committed_only: bool, replica_id: int) -> int:
+        """The first offset that this fetch may not see; -1 where it can only be answered with an error."""
+        log = self.log
+        if log is None or not self.is_led_in(wanted.current_leader_epoch):
+            return -1
+        end = self.high_watermark
+        if committed_only or replica_id >= 0:
+            end = self.visible_end(committed_only, replica_id)
+        if end < wanted.fetch_offset and wanted.fetch_offset > log.log_end_offset:
+            return -1
+        if wanted.last_fetched_epoch >= 0 and self.is_diverging(wanted):
+            return -1
+        return end
+
     @property
     def last_stable_offset(self) -> int:
         assert self.log is not None
-        return min(self.log.last_stable_offset, self.high_watermark)
+        stable = self.log.last_stable_offset
+        return stable if stable < self.high_watermark else self.high_watermark
 
     def read(
         self,
@@ -190,32 +226,75 @@ class Partition:
         """What a fetch gets from this partition now; failures are values, as each partition has its own."""
         try:
             log = self.leader_log(wanted.current_leader_epoch)
-            if replica_id >= 0 and replica_id not in self.replicas:
-                raise ApiError(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"{replica_id} holds no replica of this")
-            diverging = self._diverging_epoch(log, wanted)
-            if diverging is not None:
-                return self._result(log, wanted.partition)._replace(diverging_epoch=diverging)
-            end = self.visible_end(committed_only, replica_id)
-            records = log.read(wanted.fetch_offset, max_bytes, end, min_one_batch)
+            if (
+                wanted.fetch_offset == self.high_watermark
+                and replica_id < 0
+                and not committed_only
+                and wanted.last_fetched_epoch < 0
+            ):
+                return self._nothing_new(log)
             if replica_id >= 0:
-                self.record_follower_fetch(replica_id, wanted.fetch_offset)
-            result = self._result(log, wanted.partition)
-            if records is None or not records.length:
-                return result._replace(aborted=[]) if committed_only else result
-            aborted = None
-            if committed_only:
-                bound = min(end, log.offset_bound(records, wanted.fetch_offset))
-                found = log.aborted_transactions(wanted.fetch_offset, bound)
-                aborted = [(transaction.producer_id, transaction.first_offset) for transaction in found]
-            return result._replace(records=records, aborted=aborted)
+                self._require_replica(replica_id)
+            if wanted.last_fetched_epoch >= 0:
+                diverging = self._diverging_epoch(log, wanted)
+                if diverging is not None:
+                    return self._result(log, wanted.partition, None, None, diverging)
+            end = self.visible_end(committed_only, replica_id)
+            offset = wanted.fetch_offset
+            records = log.read(offset, max_bytes, end, min_one_batch)
+            if records is not None and not records.length:
+                records = None
+            if replica_id >= 0:
+                self.record_follower_fetch(replica_id, offset)
+            aborted = self._aborted(log, offset, end, records) if committed_only else None
+            return self._result(log, wanted.partition, aborted, records)
         except ApiError as error:
             return self.failed_result(wanted.partition, error.code)
         except OSError as error:
             logger.error("cannot read %s: %s", self.topic_partition, error)
             return self.failed_result(wanted.partition, ErrorCode.KAFKA_STORAGE_ERROR)
 
-    def _result(self, log: Log, partition: int) -> FetchResult:
-        return FetchResult(partition, 0, self.high_watermark, self.last_stable_offset, log.log_start_offset)
+    def _nothing_new(self, log: Log) -> FetchResult:
+        """The answer to a reader at the end, the same until something moves: most partitions of most fetches."""
+        log.require_online()
+        known = self._at_end
+        if (
+            known is None
+            or known.high_watermark != self.high_watermark
+            or known.log_start_offset != log.log_start_offset
+        ):
+            known = self._at_end = self._result(log, self.topic_partition.partition, None, None)
+        return known
+
+    def _require_replica(self, replica_id: int) -> None:
+        if replica_id not in self.replicas:
+            raise ApiError(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"{replica_id} holds no replica of this")
+
+    def _result(
+        self,
+        log: Log,
+        partition: int,
+        aborted: list[tuple[int, int]] | None,
+        records: LogSlice | None,
+        diverging: tuple[int, int] | None = None,
+    ) -> FetchResult:
+        return FetchResult(
+            partition,
+            0,
+            self.high_watermark,
+            self.last_stable_offset,
+            log.log_start_offset,
+            aborted,
+            records,
+            diverging,
+        )
+
+    def _aborted(self, log: Log, offset: int, end: int, records: LogSlice | None) -> list[tuple[int, int]]:
+        """The aborted transactions among these records, as (producer id, first offset)."""
+        if records is None:
+            return []
+        found = log.aborted_transactions(offset, min(end, log.offset_bound(records, offset)))
+        return [(transaction.producer_id, transaction.first_offset) for transaction in found]
 
     def failed_result(self, partition: int, code: ErrorCode) -> FetchResult:
         leader = None
@@ -228,8 +307,6 @@ class Partition:
 
     def _diverging_epoch(self, log: Log, wanted: FetchPartition) -> tuple[int, int] | None:
         """Where the reader's history leaves ours (KIP-595), if it does."""
-        if wanted.last_fetched_epoch < 0:
-            return None
         epoch, end_offset = log.end_offset_for_epoch(wanted.last_fetched_epoch)
         if epoch < 0 or end_offset < 0:
             raise ApiError(ErrorCode.OFFSET_OUT_OF_RANGE)

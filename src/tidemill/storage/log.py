@@ -96,7 +96,7 @@ class Log(AppendableLog):
 
     def truncate_to(self, offset: int) -> bool:
         """Remove everything from this offset on; False if the log does not reach it."""
-        self._require_online()
+        self.require_online()
         if offset >= self.log_end_offset:
             return False
         end_offset = self._truncated_end(offset)
@@ -130,7 +130,7 @@ class Log(AppendableLog):
 
     def truncate_fully_and_start_at(self, offset: int, now_ms: int = 0) -> None:
         """Remove everything; the next batch gets this offset."""
-        self._require_online()
+        self.require_online()
         self._mark_truncation(offset)
         for segment in reversed(self.segments):
             self._segments.discard(segment)
@@ -157,7 +157,7 @@ class Log(AppendableLog):
             self._files.sync_directory(self.directory)
         except OSError as error:
             self.fail(error)
-            self._require_online()
+            self.require_online()
         self._truncation_count += 1
         self._unwritten_snapshot = None
         self._is_changed = True
@@ -173,7 +173,7 @@ class Log(AppendableLog):
 
     def increase_log_start_offset(self, offset: int) -> bool:
         """DeleteRecords, or the leader's log start: what is below is not read any more."""
-        self._require_online()
+        self.require_online()
         if offset > self.high_watermark:
             raise ApiError(
                 ErrorCode.OFFSET_OUT_OF_RANGE,
@@ -251,7 +251,7 @@ class Log(AppendableLog):
 
     def replace_segments(self, base_offset: int, replaced: Sequence[int], now_ms: int) -> Segment:
         """Swap the `.cleaned` segment of this base offset in for the old ones (see `segment_swap`)."""
-        self._require_online()
+        self.require_online()
         old = [segment for segment in self._segments if segment.base_offset in replaced]
         assert old and self._active not in old and old[0].base_offset == base_offset
         next_offset = old[-1].next_offset
@@ -278,7 +278,7 @@ class Log(AppendableLog):
 
     def begin_flush(self) -> FlushJob | None:
         """What must be synced for everything written so far to survive a power loss; None if nothing."""
-        self._require_online()
+        self.require_online()
         if self.recovery_point >= self.log_end_offset and not self._epochs.is_unsynced:
             return None
         snapshot, self._unwritten_snapshot = self._unwritten_snapshot, None
@@ -299,7 +299,7 @@ class Log(AppendableLog):
         """The job ran: move the recovery point, or, if it failed, go offline and raise."""
         if job.error is not None:
             self.fail(job.error)
-            self._require_online()
+            self.require_online()
         if job.is_done and job.truncation_count == self._truncation_count:
             if job.snapshot is not None:
                 self._snapshots.adopt(job.snapshot[0])

@@ -65,7 +65,7 @@ class AppendableLog(ReadableLog):
         the disk is.
         """
         if self._failure is not None:
-            self._require_online()
+            self.require_online()
         has_producer = header.producer_id >= 0
         if has_producer:
             if header.attributes & CONTROL_MASK:
@@ -172,7 +172,7 @@ class AppendableLog(ReadableLog):
         Raises ApiError (CORRUPT_MESSAGE) for damaged bytes and for offsets that do not follow; what came before
         the bad batch is in the log then.
         """
-        self._require_online()
+        self.require_online()
         view = memoryview(data)
         run: list[BatchHeader] = []
         start = end = 0
@@ -290,7 +290,7 @@ class AppendableLog(ReadableLog):
 
     def roll(self, now_ms: int = 0) -> None:
         """Begin a new segment at the end of the log, unless the active one is empty."""
-        self._require_online()
+        self.require_online()
         if self._active.size:
             self._begin_segment(self.log_end_offset, now_ms)
 
@@ -330,7 +330,7 @@ class AppendableLog(ReadableLog):
 
     def assign_epoch(self, epoch: int) -> None:
         """A new leader begins to write at the end of the log."""
-        self._require_online()
+        self.require_online()
         if epoch > self._epochs.latest_epoch:
             self._epochs.assign(epoch, self.log_end_offset)
             self._is_changed = True

@@ -50,7 +50,7 @@ class ReadableLog(LogState):
         batch that does not fit gives a slice of length 0.
         """
         if self._failure is not None:
-            self._require_online()
+            self.require_online()
         end_offset = self.log_end_offset
         if not self.log_start_offset <= offset <= end_offset:
             raise self._out_of_range(offset)
@@ -173,7 +173,7 @@ class ReadableLog(LogState):
 
     def offset_for_timestamp(self, timestamp: int) -> FoundTimestamp | None:
         """The first message whose timestamp is at least this, from the log start on."""
-        self._require_online()
+        self.require_online()
         try:
             for segment in self._segments:
                 if segment.next_offset > self.log_start_offset and segment.max_timestamp >= timestamp:
@@ -211,7 +211,7 @@ class ReadableLog(LogState):
 
     def max_timestamp(self) -> FoundTimestamp | None:
         """The message with the largest timestamp; of several, the first."""
-        self._require_online()
+        self.require_online()
         candidates = [segment for segment in self._segments if segment.size and segment.max_timestamp >= 0]
         if not candidates:
             return None

@@ -107,7 +107,7 @@ class LogState:
     def is_offline(self) -> bool:
         return self._failure is not None
 
-    def _require_online(self) -> None:
+    def require_online(self) -> None:
         if self._failure is not None:
             raise ApiError(
                 ErrorCode.KAFKA_STORAGE_ERROR, f"{self.topic_partition} is offline: {self._failure}"

@@ -34,6 +34,8 @@ _HEAD = struct.Struct(">iiib")
 _SESSION = struct.Struct(">ii")
 _PARTITION_V12 = struct.Struct(">iiqiqi")
 _RESULT = struct.Struct(">ihqq")
+_EMPTY_RESULT = struct.Struct(">ihqqqbibb")
+"""A partition without records or tags, from v12 on: most of an answer to a reader at the end of many partitions."""
 NO_TAGS = 0
 
 
@@ -248,6 +250,9 @@ def _write_partition(
     pieces: list[Piece], out: bytearray, result: FetchResult, version: int, flexible: bool
 ) -> bytearray:
     """Append one partition; where its records are a slice of a file, a new buffer begins after it."""
+    if flexible and result.records is None and not (result.error or result.aborted or result.diverging_epoch):
+        out += _EMPTY_RESULT.pack(*result[:5], 0 if result.aborted is None else 1, -1, 1, NO_TAGS)
+        return out
     out += _RESULT.pack(result.partition, result.error, result.high_watermark, result.last_stable_offset)
     if version >= LOG_START_OFFSET_SINCE:
         out += _INT64.pack(result.log_start_offset)

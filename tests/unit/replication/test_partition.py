@@ -163,3 +163,41 @@ def test_offline_is_a_storage_error() -> None:
     harness.partition.go_offline()
     assert harness.partition.role is Role.OFFLINE
     assert read(harness, 0).error is ErrorCode.KAFKA_STORAGE_ERROR
+
+
+def test_a_reader_at_the_end_is_told_what_has_moved_since() -> None:
+    harness = Harness()
+    harness.lead()
+    harness.append(3)
+    first = read(harness, 3)
+    assert (first.high_watermark, first.log_start_offset, first.records) == (3, 0, None)
+    harness.log.increase_log_start_offset(2)
+    assert read(harness, 3).log_start_offset == 2
+    harness.append(1)
+    assert read(harness, 4).high_watermark == 4 and read(harness, 3).records is not None
+
+
+def test_a_reader_at_the_end_of_a_failed_log_gets_an_error() -> None:
+    harness = Harness()
+    harness.lead()
+    harness.append(3)
+    assert read(harness, 3).error == ErrorCode.NONE
+    harness.log.fail(OSError("the disk is gone"))
+    assert read(harness, 3).error == ErrorCode.KAFKA_STORAGE_ERROR
+
+
+@pytest.mark.parametrize(
+    ("asked", "expected"),
+    [
+        (wanted(3), 3),
+        (wanted(9), -1),
+        (wanted(3, epoch=7), -1),
+        (wanted(3, last_fetched_epoch=0), 3),
+        (wanted(3, last_fetched_epoch=9), -1),
+    ],
+)
+def test_what_can_only_be_answered_with_an_error_need_not_wait(asked: FetchPartition, expected: int) -> None:
+    harness = Harness()
+    harness.lead()
+    harness.append(3)
+    assert harness.partition.readable_end(asked, False, -1) == expected

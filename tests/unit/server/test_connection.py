@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from tidemill.ports.disk import Disk
-from tidemill.server.connection import MAX_OPEN_SLOTS, Connection, Slot
+from tidemill.server.connection import JOINED_BYTES, MAX_OPEN_SLOTS, Connection, Slot
 from tidemill.wire.frames import FileSlice
 
 MAX_FRAME = 8 * 1024 * 1024
@@ -126,6 +126,20 @@ def test_slices_of_files_stand_between_bytes(tmp_path: Path) -> None:
         peer.requests[0][1].respond([b"<", FileSlice(file, 5, 900_000), b"|", FileSlice(file, 0, 3), b">"])
         received = await peer.receive(900_006)
         assert received == b"<" + path.read_bytes()[5:900_005] + b"|012>"
+
+    run(scenario)
+
+
+@pytest.mark.parametrize("size", [10, JOINED_BYTES - 20, JOINED_BYTES + 20])
+def test_small_slices_leave_together_with_what_surrounds_them(tmp_path: Path, size: int) -> None:
+    async def scenario(peer: Peer) -> None:
+        path = tmp_path / "data"
+        path.write_bytes(b"-" * 5 + b"x" * size)
+        file = Disk().open(str(path))
+        await peer.send(frame(b"fetch"))
+        await peer.until(lambda: len(peer.requests) == 1)
+        peer.requests[0][1].respond([b"head", FileSlice(file, 5, size), b"tail"])
+        assert await peer.receive(size + 8) == b"head" + b"x" * size + b"tail"
 
     run(scenario)
 
