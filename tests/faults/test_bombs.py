@@ -122,6 +122,21 @@ def test_a_million_tiny_elements(broker: SubprocessBroker) -> None:
     assert peak_resident_bytes(broker.pid) - peak_before < 64 * MIB
 
 
+def fetch_of(topics: int, partitions: int) -> bytes:
+    """Fetch v13 by topic id; the partitions of all topics together are too many, those of each are not."""
+    head = struct.pack(">iiibii", 0, 0, 1, 0, 0, -1)
+    count = bytes([partitions + 1 & 0x7F | 0x80, partitions + 1 >> 7])
+    partition = struct.pack(">iiqiqi", 0, -1, 0, -1, -1, 1) + b"\x00"
+    topic = bytes(16) + count + partition * partitions + b"\x00"
+    return header(1, 13, True) + head + bytes([topics + 1]) + topic * topics + b"\x01\x01\x00"
+
+
+def test_many_arrays_that_are_too_many_together(broker: SubprocessBroker) -> None:
+    peak_before = peak_resident_bytes(broker.pid)
+    seconds_until_refused(broker, frame_of(fetch_of(topics=120, partitions=10_000)))
+    assert peak_resident_bytes(broker.pid) - peak_before < 3 * len(fetch_of(topics=120, partitions=10_000))
+
+
 # -- decompression ------------------------------------------------------------------------------------
 
 BOMB_BYTES = 256 * MIB

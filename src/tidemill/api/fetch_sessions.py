@@ -13,7 +13,9 @@ offset or log start offset other than the reader was last told. Partitions that 
 session's order, so that a small `max_bytes` does not starve the others.
 
 When all slots are taken a new session replaces the least recently used one, but only if that one has rested
-for `MINIMUM_REST_MS`; otherwise the fetch is answered without a session.
+for `MINIMUM_REST_MS`; otherwise the fetch is answered without a session. All sessions together remember at most
+`MAX_PARTITIONS` partitions (some 100 MB); a session that would go beyond is not made, or, if it has grown, closed:
+its reader begins again with a full fetch.
 """
 
 from __future__ import annotations
@@ -31,6 +33,7 @@ INITIAL_EPOCH = 0
 NO_SESSION = 0
 MAX_SESSION_ID = 0x7FFFFFFF
 MINIMUM_REST_MS = 120_000
+MAX_PARTITIONS = 250_000
 
 
 class TopicKey(NamedTuple):
@@ -107,6 +110,8 @@ class FetchSessionCache:
         self.slots = slots
         self._randomness = randomness
         self._sessions: OrderedDict[int, FetchSession] = OrderedDict()
+        self._partition_count = 0
+        """Of all sessions."""
 
     def __len__(self) -> int:
         return len(self._sessions)
@@ -114,7 +119,7 @@ class FetchSessionCache:
     def open(self, request: FetchRequest, now_ms: int) -> FetchSession | None:
         """The session that serves this request, or None for a plain full fetch."""
         if request.session_epoch in (FINAL_EPOCH, INITIAL_EPOCH):
-            self._sessions.pop(request.session_id, None)
+            self._close(request.session_id)
             return None
         session = self._sessions.get(request.session_id)
         if session is None:
@@ -126,8 +131,17 @@ class FetchSessionCache:
         session.epoch = session.epoch + 1 if session.epoch < MAX_SESSION_ID else 1
         session.last_used_ms = now_ms
         self._sessions.move_to_end(session.session_id)
+        before = len(session.partitions)
         session.update(request)
+        self._partition_count += len(session.partitions) - before
+        if self._partition_count > MAX_PARTITIONS:
+            self._close(session.session_id)
         return session
+
+    def _close(self, session_id: int) -> None:
+        session = self._sessions.pop(session_id, None)
+        if session is not None:
+            self._partition_count -= len(session.partitions)
 
     def maybe_create(self, request: FetchRequest, now_ms: int) -> FetchSession | None:
         if request.session_epoch != INITIAL_EPOCH or not request.topics or not self._make_room(now_ms):
@@ -137,6 +151,9 @@ class FetchSessionCache:
             session_id = 1 + self._randomness.below(MAX_SESSION_ID)
         session = FetchSession(session_id, request.topics[0].topic_id != ZERO_UUID, now_ms)
         session.update(request)
+        if self._partition_count + len(session.partitions) > MAX_PARTITIONS:
+            return None
+        self._partition_count += len(session.partitions)
         self._sessions[session_id] = session
         return session
 
@@ -146,5 +163,5 @@ class FetchSessionCache:
         oldest = next(iter(self._sessions.values()), None)
         if oldest is None or now_ms - oldest.last_used_ms < MINIMUM_REST_MS:
             return False
-        del self._sessions[oldest.session_id]
+        self._close(oldest.session_id)
         return True

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
+import logging
+
 from tidemill.api.context import RequestContext
 from tidemill.api.services import Services
 from tidemill.model.errors import ApiError, ErrorCode
 from tidemill.model.ids import TopicPartition
 from tidemill.replication.partition import Partition
+from tidemill.storage.timestamps import TimestampedBatch
 from tidemill.wire.messages.delete_records import (
     DeleteRecordsPartitionResult,
     DeleteRecordsRequest,
@@ -40,6 +44,8 @@ Found = tuple[int, int, int]
 """Timestamp, offset, leader epoch."""
 NOTHING: Found = (-1, -1, -1)
 
+logger = logging.getLogger(__name__)
+
 
 class OffsetApi:
     def __init__(self, services: Services) -> None:
@@ -55,29 +61,31 @@ class OffsetApi:
 
     async def list_offsets(self, context: RequestContext, request: ListOffsetsRequest) -> ListOffsetsResponse:
         committed_only = request.isolation_level == READ_COMMITTED
-        return ListOffsetsResponse(
-            topics=[
-                ListOffsetsTopicResponse(
-                    name=topic.name,
-                    partitions=[
-                        self._list_one(topic.name, asked, committed_only, request.replica_id)
-                        for asked in topic.partitions
-                    ],
-                )
-                for topic in request.topics
+        response = ListOffsetsResponse()
+        for topic in request.topics:
+            answers = [
+                await self._list_one(topic.name, asked, committed_only, request.replica_id)
+                for asked in topic.partitions
             ]
-        )
+            response.topics.append(ListOffsetsTopicResponse(name=topic.name, partitions=answers))
+        return response
 
-    def _list_one(
+    async def _list_one(
         self, topic: str, asked: ListOffsetsPartition, committed_only: bool, replica_id: int
     ) -> ListOffsetsPartitionResponse:
         answer = ListOffsetsPartitionResponse(partition_index=asked.partition_index)
         try:
             partition = self._partition(topic, asked.partition_index)
-            found = _find(partition, asked, committed_only, replica_id)
+            if asked.timestamp >= 0 or asked.timestamp == MAX_TIMESTAMP:
+                found = await _find_by_time(partition, asked, committed_only, replica_id)
+            else:
+                found = _find(partition, asked, committed_only, replica_id)
             answer.timestamp, answer.offset, answer.leader_epoch = found
         except ApiError as error:
             answer.error_code = error.code
+        except OSError as error:
+            logger.error("cannot look for a timestamp in %s-%d: %s", topic, asked.partition_index, error)
+            answer.error_code = ErrorCode.KAFKA_STORAGE_ERROR
         return answer
 
     # -- OffsetForLeaderEpoch -------------------------------------------------------------------------
@@ -143,6 +151,9 @@ class OffsetApi:
             answer.low_watermark = log.log_start_offset
         except ApiError as error:
             answer.error_code = error.code
+        except OSError as error:
+            logger.error("cannot delete records of %s-%d: %s", topic, index, error)
+            answer.error_code = ErrorCode.KAFKA_STORAGE_ERROR
         return answer
 
 
@@ -156,10 +167,29 @@ def _find(partition: Partition, asked: ListOffsetsPartition, committed_only: boo
             return -1, log.log_start_offset, log.epoch_for_offset(log.log_start_offset)
         case time if time in (LATEST_TIERED, EARLIEST_PENDING_UPLOAD):
             return NOTHING
-        case time if time == MAX_TIMESTAMP:
-            found = log.max_timestamp()
-        case time if time < 0:
+        case _:
             raise ApiError(ErrorCode.UNSUPPORTED_VERSION)
-        case time:
-            found = log.offset_for_timestamp(time)
-    return found if found is not None and found[1] < end else NOTHING
+
+
+async def _find_by_time(
+    partition: Partition, asked: ListOffsetsPartition, committed_only: bool, replica_id: int
+) -> Found:
+    """The search holds up the loop for one walk in an index; what must be unpacked is unpacked in a thread."""
+    log = partition.leader_log(asked.current_leader_epoch)
+    timestamp = asked.timestamp
+    if timestamp == MAX_TIMESTAMP:
+        batch = log.batch_of_max_timestamp()
+        timestamp = batch.header.max_timestamp if batch is not None else timestamp
+    else:
+        batch = log.batch_for_timestamp(timestamp)
+    found = None
+    while batch is not None and (found := await _look_into(batch, timestamp)) is None:
+        batch = log.batch_for_timestamp(timestamp, batch.header.last_offset + 1)
+    return found if found and found[1] < partition.visible_end(committed_only, replica_id) else NOTHING
+
+
+async def _look_into(batch: TimestampedBatch, timestamp: int) -> Found | None:
+    if batch.is_large:
+        return await asyncio.to_thread(batch.first_from, timestamp)
+    await asyncio.sleep(0)
+    return batch.first_from(timestamp)

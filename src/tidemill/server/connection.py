@@ -221,6 +221,11 @@ class Connection:
             self._view[:have] = self._view[self._start : self._end]
             self._start, self._end = 0, have
 
+    def release_buffer(self) -> None:
+        """Called when the connection rests: keep no more than what a small request needs."""
+        if self._start == self._end and len(self._buffer) > SMALL_READ and not self._slots:
+            self._replace_buffer(SMALL_READ)
+
     def _replace_buffer(self, size: int) -> None:
         have = self._end - self._start
         buffer = bytearray(size)

@@ -23,6 +23,8 @@ SWEEP_INTERVAL_S = 1.0
 ACCEPTS_PER_TURN = 64
 COMPLAINTS_PER_SWEEP = 5
 """Malformed requests that get a line of their own; a flood of them must not fill the disk with logs."""
+BUFFER_REST_S = 10.0
+"""After so long without a request a connection gives its large buffer back."""
 PAUSE_AFTER_ACCEPT_ERROR_S = 0.1
 
 
@@ -132,6 +134,8 @@ class Listener:
                 connection.close()
             elif connection.is_reset or self._is_idle(connection, now):
                 connection.close()
+            elif now - connection.last_active > BUFFER_REST_S:
+                connection.release_buffer()
 
     def _is_stalled(self, connection: Connection, now: float) -> bool:
         began = connection.frame_started_at

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import logging
 
-from tidemill.model.errors import ApiError, ErrorCode, MalformedMessage
+from tidemill.model.errors import ApiError, ErrorCode
 from tidemill.ports.files import OpenFile
 from tidemill.storage.batch_scan import DamagedBatch
 from tidemill.storage.epoch_check import epochs_agree, epochs_of_batches
@@ -22,16 +22,14 @@ from tidemill.storage.log_state import LogSlice, LogState
 from tidemill.storage.producer_replay import checked_transactions
 from tidemill.storage.proof import Proof, require_no_hidden_batch
 from tidemill.storage.segment import LOG_SUFFIX, Segment
+from tidemill.storage.timestamps import FoundTimestamp, TimestampedBatch
 from tidemill.storage.transaction_index import AbortedTransaction, TransactionIndex
-from tidemill.wire.batch import HEADER_SIZE, LOG_OVERHEAD, BatchHeader, iterate_records, read_prefix
-from tidemill.wire.compression import decompress
+from tidemill.wire.batch import HEADER_SIZE, LOG_OVERHEAD, BatchHeader, read_prefix
 
 logger = logging.getLogger(__name__)
 
 EXPANSION_LIMIT = 16
 """How many times `max.message.bytes` a batch may unpack to before it is not looked into."""
-FoundTimestamp = tuple[int, int, int]
-"""Timestamp, offset, leader epoch."""
 
 
 class ReadableLog(LogState):
@@ -173,50 +171,40 @@ class ReadableLog(LogState):
 
     def offset_for_timestamp(self, timestamp: int) -> FoundTimestamp | None:
         """The first message whose timestamp is at least this, from the log start on."""
+        batch = self.batch_for_timestamp(timestamp)
+        found = batch.first_from(timestamp) if batch is not None else None
+        if batch is not None and found is None:
+            batch = self.batch_for_timestamp(timestamp, batch.header.last_offset + 1)
+            found = batch.first_from(timestamp) if batch is not None else None
+        return found
+
+    def batch_for_timestamp(self, timestamp: int, from_offset: int = 0) -> TimestampedBatch | None:
+        """The first batch that holds, or claims to hold, such a message; looked into elsewhere, as it may be large."""
         self.require_online()
+        start = max(from_offset, self.log_start_offset)
         try:
             for segment in self._segments:
-                if segment.next_offset > self.log_start_offset and segment.max_timestamp >= timestamp:
-                    found = self._first_in_segment(segment, timestamp)
-                    if found is not None:
-                        return found
+                if segment.next_offset > start and segment.max_timestamp >= timestamp:
+                    for position, header in segment.locate_timestamp(timestamp):
+                        if header.max_timestamp >= timestamp and header.last_offset >= start:
+                            return self._timestamped(segment, position, header)
         except DamagedBatch as error:
             raise self._damaged(error) from error
         return None
 
-    def _first_in_segment(self, segment: Segment, timestamp: int) -> FoundTimestamp | None:
-        for position, header in segment.locate_timestamp(timestamp):
-            if header.max_timestamp >= timestamp and header.last_offset >= self.log_start_offset:
-                found = self._first_in_batch(segment, position, header, timestamp)
-                if found is not None:
-                    return found
-        return None
+    def _timestamped(self, segment: Segment, position: int, header: BatchHeader) -> TimestampedBatch:
+        data = b"" if header.is_log_append_time else segment.read_batch(position, header)
+        limit_bytes = EXPANSION_LIMIT * self._config.max_message_bytes
+        return TimestampedBatch(header, data[HEADER_SIZE:], limit_bytes, self.log_start_offset)
 
-    def _first_in_batch(
-        self, segment: Segment, position: int, header: BatchHeader, timestamp: int
-    ) -> FoundTimestamp | None:
-        if header.is_log_append_time:
-            return header.max_timestamp, max(header.base_offset, self.log_start_offset), header.leader_epoch
-        try:
-            timestamps = _timestamps(
-                segment, position, header, EXPANSION_LIMIT * self._config.max_message_bytes
-            )
-        except MalformedMessage:
-            # Nobody can read these records; a reader that begins with them will say so itself.
-            return header.max_timestamp, max(header.base_offset, self.log_start_offset), header.leader_epoch
-        for offset, record_timestamp in timestamps:
-            if record_timestamp >= timestamp and offset >= self.log_start_offset:
-                return record_timestamp, offset, header.leader_epoch
-        return None
-
-    def max_timestamp(self) -> FoundTimestamp | None:
-        """The message with the largest timestamp; of several, the first."""
+    def batch_of_max_timestamp(self) -> TimestampedBatch | None:
+        """The first batch with the largest timestamp."""
         self.require_online()
         candidates = [segment for segment in self._segments if segment.size and segment.max_timestamp >= 0]
         if not candidates:
             return None
         segment = max(candidates, key=lambda candidate: candidate.max_timestamp)
-        return self.offset_for_timestamp(segment.max_timestamp)
+        return self.batch_for_timestamp(segment.max_timestamp)
 
     # -- by epoch -------------------------------------------------------------------------------------
 
@@ -250,11 +238,3 @@ def _cut(segment: Segment, file: OpenFile, position: int, max_bytes: int, min_on
         return first_size if min_one_batch else 0
     end = segment.last_batch_start(position + max_bytes)
     return end - position if end > position else max_bytes
-
-
-def _timestamps(segment: Segment, position: int, header: BatchHeader, limit: int) -> list[tuple[int, int]]:
-    """(offset, timestamp) of each record of a batch."""
-    payload: bytes = segment.read_batch(position, header)[HEADER_SIZE:]
-    if header.compression:
-        payload = decompress(header.compression, payload, limit)
-    return [(record.offset, record.timestamp) for record in iterate_records(header, payload)]

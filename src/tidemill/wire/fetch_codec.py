@@ -17,7 +17,13 @@ from tidemill.model.ids import ZERO_UUID
 from tidemill.wire.frames import FileSlice, Piece, skip_tagged_fields
 from tidemill.wire.messages.fetch import FetchRequest as FetchRequestSchema
 from tidemill.wire.messages.fetch import ReplicaState
-from tidemill.wire.schema import MAX_ELEMENTS, decode, read_unsigned_varint, write_unsigned_varint
+from tidemill.wire.schema import (
+    MAX_ELEMENTS,
+    decode,
+    read_unsigned_varint,
+    require_few_elements,
+    write_unsigned_varint,
+)
 
 LOG_START_OFFSET_SINCE = 5
 SESSION_SINCE = 7
@@ -163,9 +169,11 @@ def _decode_flexible(data: memoryview, position: int, version: int) -> FetchRequ
     session_id, session_epoch = _SESSION.unpack_from(data, position + 13)
     topic_count, position = _take_count(data, position + 21, 3)
     topics = []
+    total = 0
     for _ in range(topic_count):
         name, topic_id, position = _take_topic(data, position, version)
         partitions, position = _decode_partitions(data, position)
+        total = require_few_elements(total + len(partitions))
         topics.append(FetchTopic(name, topic_id, partitions))
         position = skip_tagged_fields(data, position)
     forgotten, position = _decode_forgotten(data, position, version)
@@ -193,9 +201,11 @@ def _decode_partitions(data: memoryview, position: int) -> tuple[list[FetchParti
 def _decode_forgotten(data: memoryview, position: int, version: int) -> tuple[list[ForgottenTopic], int]:
     count, position = _take_count(data, position, 3)
     forgotten = []
+    total = 0
     for _ in range(count):
         name, topic_id, position = _take_topic(data, position, version)
         partition_count, position = _take_count(data, position, 4)
+        total = require_few_elements(total + partition_count)
         partitions = list(struct.unpack_from(f">{partition_count}i", data, position))
         position = skip_tagged_fields(data, position + 4 * partition_count)
         forgotten.append(ForgottenTopic(name, topic_id, partitions))

@@ -12,7 +12,12 @@ from typing import NamedTuple
 from tidemill.model.errors import ErrorCode, MalformedMessage
 from tidemill.model.ids import ZERO_UUID
 from tidemill.wire.frames import skip_tagged_fields
-from tidemill.wire.schema import MAX_ELEMENTS, read_unsigned_varint, write_unsigned_varint
+from tidemill.wire.schema import (
+    MAX_ELEMENTS,
+    read_unsigned_varint,
+    require_few_elements,
+    write_unsigned_varint,
+)
 
 LOG_START_OFFSET_SINCE = 5
 ERROR_MESSAGE_SINCE = 8
@@ -90,6 +95,7 @@ def _decode_legacy(data: memoryview, position: int) -> ProduceRequest:
     acks, timeout_ms = _ACKS_TIMEOUT.unpack_from(data, position)
     position += 6
     topics = []
+    total = 0
     topic_count = _check_count(_INT32.unpack_from(data, position)[0], data, position, 6)
     position += 4
     for _ in range(topic_count):
@@ -98,6 +104,7 @@ def _decode_legacy(data: memoryview, position: int) -> ProduceRequest:
             raise MalformedMessage("a Produce topic has no name")
         partitions: list[ProducePartition] = []
         count = _check_count(_INT32.unpack_from(data, position)[0], data, position, 8)
+        total = require_few_elements(total + count)
         position += 4
         for _ in range(count):
             index, length = _INT32_PAIR.unpack_from(data, position)
@@ -129,6 +136,7 @@ def _decode_flexible(data: memoryview, position: int, version: int) -> ProduceRe
     acks, timeout_ms = _ACKS_TIMEOUT.unpack_from(data, position)
     count, position = read_unsigned_varint(data, position + 6)
     topics = []
+    total = 0
     for _ in range(_check_count(count - 1, data, position, 3)):
         name: str | None = ""
         topic_id = ZERO_UUID
@@ -140,6 +148,7 @@ def _decode_flexible(data: memoryview, position: int, version: int) -> ProduceRe
             if name is None:
                 raise MalformedMessage("a Produce topic has no name")
         partitions, position = _decode_flexible_partitions(data, position)
+        total = require_few_elements(total + len(partitions))
         topics.append(ProduceTopic(name or "", topic_id, partitions))
         position = skip_tagged_fields(data, position)
     skip_tagged_fields(data, position)

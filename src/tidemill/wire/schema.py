@@ -34,6 +34,7 @@ ZERO_UUID = bytes(16)
 MAX_TAGGED_FIELDS = 1_000
 """More tagged fields than this in one struct are an attack: Kafka's largest struct has seven."""
 MAX_ELEMENTS = 100_000
+_TOO_MANY = "too many array elements in one message"
 """Array elements of one message, all its arrays together: more would hold up everybody else."""
 
 Reader = Callable[[Any, int], tuple[Any, int]]
@@ -218,6 +219,13 @@ def decode_from(
         raise MalformedMessage(f"{cls.__name__} v{version} holds a string that is not UTF-8") from error
 
 
+def require_few_elements(count: int) -> int:
+    """For decoders by hand: the elements of all arrays so far; each takes ten times its bytes in memory."""
+    if count > MAX_ELEMENTS:
+        raise MalformedMessage(_TOO_MANY)
+    return count
+
+
 class _Budget(threading.local):
     """What is left of `MAX_ELEMENTS` for the message being decoded in this thread."""
 
@@ -350,7 +358,7 @@ def _array_reader(wire: WireType, version: int, flexible: bool, nullable: bool) 
             raise MalformedMessage(f"an array of {count} elements is longer than its message")
         _budget.elements -= count
         if _budget.elements < 0:
-            raise MalformedMessage("too many array elements in one message")
+            raise MalformedMessage(_TOO_MANY)
         values = []
         for _ in range(count):
             value, position = read_element(data, position)

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import pytest
 
+from tidemill.api import fetch_sessions
 from tidemill.api.fetch_sessions import MINIMUM_REST_MS, FetchSession, FetchSessionCache, TopicKey
 from tidemill.model.errors import ApiError, ErrorCode
 from tidemill.ports.randomness import SeededRandomness
@@ -90,3 +91,19 @@ def test_a_full_cache_replaces_only_what_has_rested(cache: FetchSessionCache) ->
     with pytest.raises(ApiError):
         cache.open(request(oldest.session_id, 1), MINIMUM_REST_MS)
     assert len(cache) == 2
+
+
+def test_all_sessions_together_remember_a_bounded_number_of_partitions(
+    cache: FetchSessionCache, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fetch_sessions, "MAX_PARTITIONS", 5)
+    first = opened(cache, (0, 1, 2))
+    assert cache.maybe_create(request(0, 0, (0, 1, 2)), 0) is None, "answered without a session"
+    second = opened(cache, (0, 1))
+    assert cache.open(request(second.session_id, 1, (2,)), 1) is second, "this request is served"
+    assert len(cache) == 1, "but the session has grown too far"
+    with pytest.raises(ApiError) as caught:
+        cache.open(request(second.session_id, 2), 2)
+    assert caught.value.code is ErrorCode.FETCH_SESSION_ID_NOT_FOUND
+    cache.open(request(first.session_id, -1), 3)
+    assert opened(cache, (0, 1, 2, 3, 4)), "what was closed makes room"

@@ -45,6 +45,11 @@ def code_of(action: object, *arguments: object) -> ErrorCode:
     return caught.value.code
 
 
+def largest_timestamp(log: Log) -> tuple[int, int, int] | None:
+    batch = log.batch_of_max_timestamp()
+    return batch.first_from(batch.header.max_timestamp) if batch is not None else None
+
+
 # -- appending -----------------------------------------------------------------------------------------
 
 
@@ -198,7 +203,7 @@ def test_the_first_message_at_or_after_a_timestamp() -> None:
     assert log.offset_for_timestamp(1004) == (1004, 40, 0)
     assert log.offset_for_timestamp(1009) == (1009, 90, 0)
     assert log.offset_for_timestamp(1010) is None
-    assert log.max_timestamp() == (1009, 90, 0)
+    assert largest_timestamp(log) == (1009, 90, 0)
     log.update_high_watermark(100)
     log.increase_log_start_offset(55)
     assert log.offset_for_timestamp(1000) == (1005, 55, 0)
@@ -212,7 +217,7 @@ def test_timestamps_inside_batches_also_compressed_ones() -> None:
         append(log, encode_batch(header, compress(codec, bytes(plain[HEADER_SIZE:]))), epoch=3)
     assert log.offset_for_timestamp(150) == (200, 2, 3)
     assert log.offset_for_timestamp(401) == (401, 9, 3)
-    assert log.max_timestamp() == (401, 9, 3)
+    assert largest_timestamp(log) == (401, 9, 3)
 
 
 def test_out_of_order_timestamps_do_not_hide_messages() -> None:
@@ -224,9 +229,20 @@ def test_out_of_order_timestamps_do_not_hide_messages() -> None:
     assert log.offset_for_timestamp(150) == (500, 0, 0)
 
 
+def test_a_batch_that_lies_about_its_timestamps_is_answered_as_a_whole() -> None:
+    """Whoever writes many of them must not make the broker unpack them all."""
+    log = open_log(MemoryFiles())
+    for _ in range(3):
+        honest = data_batch(4, timestamp=100)
+        header = read_header(honest)._replace(max_timestamp=900, attributes=GZIP)
+        append(log, encode_batch(header, compress(GZIP, bytes(honest[HEADER_SIZE:]))))
+    assert log.offset_for_timestamp(500) == (900, 0, 0)
+    assert log.batch_for_timestamp(500).is_large, "to be unpacked in a thread"
+
+
 def test_an_empty_log_knows_no_timestamps() -> None:
     log = open_log(MemoryFiles())
-    assert log.offset_for_timestamp(0) is None and log.max_timestamp() is None
+    assert log.offset_for_timestamp(0) is None and largest_timestamp(log) is None
 
 
 # -- rolling -------------------------------------------------------------------------------------------
