@@ -32,7 +32,6 @@ from tidemill.wire.messages.metadata import (
 
 EMPTY_LIST_MEANS_ALL_UNTIL = 0
 BROKER_ENDPOINTS = 1
-MAX_PARTITIONS_A_PAGE = 2_000
 ALL_TOPIC_OPERATIONS = sum(1 << operation for operation in (3, 4, 5, 6, 7, 8, 10, 11))
 """Read, write, create, delete, alter, describe, describe and alter configs: without access control, all."""
 ALL_CLUSTER_OPERATIONS = sum(1 << operation for operation in (5, 7, 8, 9, 10, 11, 12))
@@ -117,7 +116,7 @@ class MetadataApi:
                 raise ApiError(ErrorCode.INVALID_REQUEST, "the cursor's partition is negative")
             names = [name for name in names if name >= first.topic_name]
         response = DescribeTopicPartitionsResponse()
-        room = min(max(1, request.response_partition_limit), MAX_PARTITIONS_A_PAGE)
+        room = min(max(1, request.response_partition_limit), self._services.settings.max_partitions_described)
         for name in names:
             start = first.partition_index if first is not None and first.topic_name == name else 0
             if room <= 0:

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import socket
+from collections.abc import Mapping
 
+from tidemill.model.config_keys import Value
 from tidemill.model.configs import BrokerLayers, broker_value
 
 SYSTEM_BUFFER = -1
@@ -32,6 +35,23 @@ def _texts(name: str, layers: BrokerLayers) -> list[str]:
     return [text.strip() for text in value]
 
 
+def limits_of_addresses(value: Value) -> dict[str, int]:
+    """`10.0.0.1:100,localhost:5` as a map; a host name stands for the addresses it has now."""
+    limits: dict[str, int] = {}
+    for entry in str(value or "").split(","):
+        host, separator, limit = entry.strip().rpartition(":")
+        if separator and limit.isdigit():
+            limits.update(dict.fromkeys([host.strip("[]"), *_addresses(host)], int(limit)))
+    return limits
+
+
+def _addresses(host: str) -> list[str]:
+    try:
+        return [str(found[4][0]) for found in socket.getaddrinfo(host, None)]
+    except OSError:
+        return []
+
+
 @dataclasses.dataclass(frozen=True, slots=True)
 class BrokerSettings:
     layers: BrokerLayers
@@ -41,10 +61,15 @@ class BrokerSettings:
     max_request_bytes: int
     max_connections: int
     max_connections_per_ip: int
+    max_connections_of: Mapping[str, int]
+    """Another limit for some addresses."""
+    max_connection_creation_rate: int
+    max_partitions_described: int
     max_idle_ms: int
     cordoned_directories: frozenset[str]
     """They take no new partitions."""
     send_buffer_bytes: int
+    receive_buffer_bytes: int
     retention_check_interval_ms: int
     recovery_point_interval_ms: int
     cleaner_enabled: bool
@@ -64,7 +89,11 @@ class BrokerSettings:
             max_connections_per_ip=whole_setting("max.connections.per.ip", layers),
             cordoned_directories=_paths("cordoned.log.dirs", layers),
             max_idle_ms=whole_setting("connections.max.idle.ms", layers),
+            max_connections_of=limits_of_addresses(broker_value("max.connections.per.ip.overrides", layers)),
+            max_connection_creation_rate=whole_setting("max.connection.creation.rate", layers),
+            max_partitions_described=whole_setting("max.request.partition.size.limit", layers),
             send_buffer_bytes=int(layers.static.get("socket.send.buffer.bytes", SYSTEM_BUFFER)),
+            receive_buffer_bytes=int(layers.static.get("socket.receive.buffer.bytes", SYSTEM_BUFFER)),
             retention_check_interval_ms=whole_setting("log.retention.check.interval.ms", layers),
             recovery_point_interval_ms=whole_setting("log.flush.offset.checkpoint.interval.ms", layers),
             cleaner_enabled=_flag("log.cleaner.enable", layers),

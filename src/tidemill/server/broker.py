@@ -26,6 +26,7 @@ from tidemill.metadata.features import UnsupportedMetadataVersion
 from tidemill.metadata.image import Endpoint, MetadataImage, ResourceType
 from tidemill.metadata.quorum import Commit, ForeignQuorum, QuorumOfOne
 from tidemill.metadata.store import StoreSettings
+from tidemill.model.config_effects import why_without_effect
 from tidemill.model.errors import CorruptLog
 from tidemill.model.ids import ZERO_UUID, TopicPartition, uuid_text
 from tidemill.ports.clock import SystemClock
@@ -83,6 +84,9 @@ class Broker:
     async def start(self) -> None:
         for key in self.options.unknown_keys:
             logger.warning("the setting %s is not known and has no effect", key)
+        idle = [key for key in self.options.properties if why_without_effect(key) is not None]
+        if idle:
+            logger.warning("settings without effect here (docs/configs.md says why): %s", ", ".join(idle))
         sock = self._bind()
         self._cleanup.callback(sock.close)
         self._cleanup.callback(self._lock.release)
@@ -119,7 +123,7 @@ class Broker:
         try:
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             sock.bind((host, port))
-            sock.listen(BACKLOG)
+            sock.listen(int(self.options.properties.get("socket.listen.backlog.size", BACKLOG)))
         except OSError as error:
             sock.close()
             if error.errno == errno.EADDRINUSE:
@@ -277,7 +281,10 @@ class Broker:
             max_idle_s=settings.max_idle_ms / 1000,
             max_connections=min(settings.max_connections, _connection_limit()),
             max_connections_per_ip=settings.max_connections_per_ip,
+            max_connections_of=settings.max_connections_of,
+            max_new_per_second=settings.max_connection_creation_rate,
             send_buffer_bytes=settings.send_buffer_bytes,
+            receive_buffer_bytes=settings.receive_buffer_bytes,
         )
 
     def _directory_failed(self, path: str, partitions: list[TopicPartition], error: OSError) -> None:

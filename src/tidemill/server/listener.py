@@ -11,6 +11,8 @@ import asyncio
 import collections
 import logging
 import socket
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import NamedTuple
 
 from tidemill.server.connection import Connection, Handle
@@ -28,6 +30,9 @@ BUFFER_REST_S = 10.0
 PAUSE_AFTER_ACCEPT_ERROR_S = 0.1
 
 
+UNLIMITED_RATE = 2**31 - 1
+
+
 class ConnectionLimits(NamedTuple):
     max_frame_bytes: int
     max_idle_s: float
@@ -35,6 +40,10 @@ class ConnectionLimits(NamedTuple):
     max_connections_per_ip: int
     send_buffer_bytes: int
     """-1 leaves it to the system, which lets it grow with the connection."""
+    receive_buffer_bytes: int = -1
+    max_connections_of: Mapping[str, int] = MappingProxyType({})
+    """Another limit for some addresses."""
+    max_new_per_second: int = UNLIMITED_RATE
 
 
 class Listener:
@@ -51,6 +60,7 @@ class Listener:
         self.refused_count = 0
         self.malformed_count = 0
         self._malformed_since_sweep = 0
+        self._accepted_since_sweep = 0
 
     @property
     def connection_count(self) -> int:
@@ -66,6 +76,9 @@ class Listener:
 
     def _accept(self) -> None:
         for _ in range(ACCEPTS_PER_TURN):
+            if self._accepted_since_sweep >= self.limits.max_new_per_second * SWEEP_INTERVAL_S:
+                self._wait_before_accepting(SWEEP_INTERVAL_S)
+                return
             try:
                 sock, address = self._socket.accept()
             except BlockingIOError:
@@ -78,9 +91,12 @@ class Listener:
     def _pause_accepting(self, error: OSError) -> None:
         """Out of descriptors, most likely: the connection stays in the backlog, and we look again soon."""
         logger.error("cannot accept connections: %s; raise the limit of open files (ulimit -n)", error)
+        self._wait_before_accepting(PAUSE_AFTER_ACCEPT_ERROR_S)
+
+    def _wait_before_accepting(self, pause_s: float) -> None:
         descriptor = self._socket.fileno()
         self._loop.remove_reader(descriptor)
-        self._loop.call_later(PAUSE_AFTER_ACCEPT_ERROR_S, self._accept_again, descriptor)
+        self._loop.call_later(pause_s, self._accept_again, descriptor)
 
     def _accept_again(self, descriptor: int) -> None:
         if self._socket.fileno() == descriptor:
@@ -89,10 +105,9 @@ class Listener:
     def _admit(self, sock: socket.socket, address: str) -> None:
         assert self._handle is not None
         limits = self.limits
-        if (
-            len(self._addresses) >= limits.max_connections
-            or self._per_address[address] >= limits.max_connections_per_ip
-        ):
+        self._accepted_since_sweep += 1
+        most = limits.max_connections_of.get(address, limits.max_connections_per_ip)
+        if len(self._addresses) >= limits.max_connections or self._per_address[address] >= most:
             self.refused_count += 1
             logger.warning("refused a connection from %s: the limit of connections is reached", address)
             sock.close()
@@ -101,6 +116,8 @@ class Listener:
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         if limits.send_buffer_bytes > 0:
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, limits.send_buffer_bytes)
+        if limits.receive_buffer_bytes > 0:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, limits.receive_buffer_bytes)
         connection = Connection(
             self._loop, sock, self._handle, limits.max_frame_bytes, self._forget, self._note_malformed
         )
@@ -127,6 +144,7 @@ class Listener:
                 "closed %d more such connections", self._malformed_since_sweep - COMPLAINTS_PER_SWEEP
             )
         self._malformed_since_sweep = 0
+        self._accepted_since_sweep = 0
         now = self._loop.time()
         for connection in list(self._addresses):
             if self._is_stalled(connection, now):

@@ -13,6 +13,7 @@ from tidemill.model.properties import parse_properties
 DEFAULT_LISTEN = "127.0.0.1:9092"
 DEFAULT_NODE_ID = 1
 DEFAULT_DATA_DIRECTORY = "data"
+UNSUPPORTED_PROTOCOLS = ("SSL", "SASL_PLAINTEXT", "SASL_SSL")
 CONTROLLER = "CONTROLLER"
 
 
@@ -59,6 +60,7 @@ def resolve(start: StartOptions) -> BrokerOptions:
         unknown = validate_static(properties)
     except InvalidConfig as error:
         raise StartError(str(error)) from error
+    _refuse_false_safety(properties)
     layers = BrokerLayers(static=properties)
     host, port = _address(start.listen or _listener(properties.get("listeners")) or DEFAULT_LISTEN)
     advertised = start.advertise or _listener(properties.get("advertised.listeners"))
@@ -80,6 +82,26 @@ def resolve(start: StartOptions) -> BrokerOptions:
         properties=properties,
         unknown_keys=unknown,
     )
+
+
+def _refuse_false_safety(properties: dict[str, str]) -> None:
+    """What would be dangerous to pass over: protection that is not there, metadata that is not found."""
+    if properties.get("authorizer.class.name", "").strip():
+        raise StartError("authorizer.class.name is set, but access control is not supported: remove it")
+    if properties.get("metadata.log.dir", "").strip():
+        raise StartError("metadata.log.dir is not supported: the metadata lies in the first of log.dirs")
+    protocols = dict(
+        entry.strip().split(":", 1)
+        for entry in properties.get("listener.security.protocol.map", "").split(",")
+        if ":" in entry
+    )
+    for listener in properties.get("listeners", "").split(","):
+        name = listener.strip().partition("://")[0]
+        protocol = protocols.get(name, name).upper()
+        if protocol in UNSUPPORTED_PROTOCOLS:
+            raise StartError(
+                f"the listener {listener.strip()} asks for {protocol}; only PLAINTEXT is supported"
+            )
 
 
 def _node_id(properties: dict[str, str]) -> int:
