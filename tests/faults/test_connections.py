@@ -84,9 +84,16 @@ def test_idle_connections_are_closed(own_broker: Any) -> None:
         assert busy.call(ASK, 0).error_code == 0
 
 
-@pytest.mark.parametrize("setting", ["max.connections", "max.connections.per.ip"])
+LIMITS = {
+    "max.connections": "10",
+    "max.connections.per.ip": "10",
+    "max.connections.per.ip.overrides": "10.1.2.3:1,127.0.0.1:10",
+}
+
+
+@pytest.mark.parametrize("setting", LIMITS)
 def test_the_number_of_connections_is_limited(own_broker: Any, setting: str) -> None:
-    broker: SubprocessBroker = own_broker(settings={setting: "10"})
+    broker: SubprocessBroker = own_broker(settings={setting: LIMITS[setting]})
     opened = [WireClient(broker.bootstrap) for _ in range(10)]
     assert all(each.call(ASK, 0).error_code == 0 for each in opened)
     refused = [connect(broker) for _ in range(20)]
@@ -103,6 +110,16 @@ def test_the_number_of_connections_is_limited(own_broker: Any, setting: str) -> 
 
     wait_until(is_admitted, "room for another connection")
     for each in [*opened, *refused]:
+        each.close()
+
+
+def test_new_connections_beyond_the_rate_wait_for_their_turn(own_broker: Any) -> None:
+    broker: SubprocessBroker = own_broker(settings={"max.connection.creation.rate": "5"})
+    opened = [WireClient(broker.bootstrap, timeout_seconds=10) for _ in range(12)]
+    began = time.monotonic()
+    assert all(each.call(ASK, 0).error_code == 0 for each in opened), "all are served in the end"
+    assert time.monotonic() - began > 0.9, "but not all in the first second"
+    for each in opened:
         each.close()
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from tidemill.api.context import RequestContext
 from tidemill.api.services import Services
 from tidemill.metadata.config_changes import (
@@ -10,7 +12,7 @@ from tidemill.metadata.config_changes import (
     ResourceChange,
     ResourceReplacement,
 )
-from tidemill.metadata.decisions import CLUSTER_DEFAULT
+from tidemill.metadata.decisions import CLUSTER_DEFAULT, Decision, Outcome
 from tidemill.metadata.image import ConfigResource, MetadataImage, ResourceType
 from tidemill.metadata.topic_names import check_topic_name
 from tidemill.model.configs import (
@@ -99,10 +101,11 @@ class ConfigApi:
             )
             for resource in request.resources
         ]
-        outcomes = await self._services.metadata.change(
+        outcomes = await self._outcomes(
+            [each.resource for each in wanted],
             lambda image: self._services.controller.alter_configs(
                 image, wanted, validate_only=request.validate_only
-            )
+            ),
         )
         return legacy.AlterConfigsResponse(
             responses=[
@@ -129,10 +132,11 @@ class ConfigApi:
             )
             for resource in request.resources
         ]
-        outcomes: ConfigOutcomes = await self._services.metadata.change(
+        outcomes = await self._outcomes(
+            [each.resource for each in wanted],
             lambda image: self._services.controller.incremental_alter_configs(
                 image, wanted, validate_only=request.validate_only
-            )
+            ),
         )
         return incremental.IncrementalAlterConfigsResponse(
             responses=[
@@ -145,6 +149,15 @@ class ConfigApi:
                 for resource, outcome in outcomes.items()
             ]
         )
+
+    async def _outcomes(
+        self, resources: list[ConfigResource], decide: Callable[[MetadataImage], Decision[ConfigOutcomes]]
+    ) -> ConfigOutcomes:
+        """One for each resource, also if the change as a whole fails: these answers have no place for one error."""
+        try:
+            return await self._services.metadata.change(decide)
+        except ApiError as error:
+            return {resource: Outcome.of(error) for resource in resources}
 
 
 def _cluster_defaults(image: MetadataImage) -> set[str]:

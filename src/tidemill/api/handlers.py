@@ -85,7 +85,6 @@ class Handlers:
             coordinators.transactions,
             coordinators.gate,
             coordinators.markers,
-            coordinators.producer_ids,
         )
 
     @cached_property

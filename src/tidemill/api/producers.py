@@ -6,13 +6,12 @@ ever give out the same one; what is left of a block at a restart is never used.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from tidemill.api.context import RequestContext
+from tidemill.api.producer_ids import ProducerIdSupply
 from tidemill.api.services import Services
-from tidemill.metadata.producer_ids import allocate_producer_ids
 from tidemill.model.errors import ApiError, ErrorCode
 from tidemill.model.ids import TopicPartition
 from tidemill.wire.messages.describe_producers import (
@@ -34,26 +33,14 @@ class ProducerApi:
     def __init__(self, services: Services, transactions: Callable[[], TransactionApi]) -> None:
         self._services = services
         self._transactions = transactions
-        self._block = range(0)
-        self._lock = asyncio.Lock()
+        self._producer_ids = ProducerIdSupply(services)
 
     async def init_producer_id(
         self, context: RequestContext, request: InitProducerIdRequest
     ) -> InitProducerIdResponse:
         if request.transactional_id is not None:
             return await self._transactions().init_producer_id(context, request)
-        return InitProducerIdResponse(producer_id=await self._next_id(), producer_epoch=FIRST_EPOCH)
-
-    async def _next_id(self) -> int:
-        async with self._lock:
-            if not self._block:
-                node_id = self._services.node_id
-                block = await self._services.metadata.change(
-                    lambda image: allocate_producer_ids(image, node_id, image.brokers[node_id].epoch)
-                )
-                self._block = range(block.first, block.end)
-            producer_id, self._block = self._block[0], self._block[1:]
-            return producer_id
+        return InitProducerIdResponse(producer_id=await self._producer_ids.take(), producer_epoch=FIRST_EPOCH)
 
     async def describe_producers(
         self, context: RequestContext, request: DescribeProducersRequest

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import logging
+
 from tidemill.api.context import RequestContext
 from tidemill.api.internal_topics import blueprint
 from tidemill.api.services import Services
+from tidemill.metadata.decisions import Outcome
 from tidemill.metadata.topics import NewTopic, TopicDeletion, TopicGrowth, TopicOutcome
 from tidemill.model.errors import ApiError
 from tidemill.wire.messages.create_partitions import (
@@ -29,6 +32,9 @@ from tidemill.wire.messages.delete_topics import (
 BY_ID_SINCE = 6
 
 
+logger = logging.getLogger(__name__)
+
+
 class TopicApi:
     def __init__(self, services: Services) -> None:
         self._services = services
@@ -50,11 +56,14 @@ class TopicApi:
     async def auto_create(self, names: list[str]) -> None:
         """Create topics with the broker's defaults, internal ones with theirs; what cannot be stays unknown."""
         layers = self._services.settings.layers
-        await self._services.metadata.change(
-            lambda image: self._services.controller.create_topics(
-                image, [blueprint(name, image, layers) for name in names]
+        try:
+            await self._services.metadata.change(
+                lambda image: self._services.controller.create_topics(
+                    image, [blueprint(name, image, layers) for name in names]
+                )
             )
-        )
+        except ApiError as error:
+            logger.error("cannot create %s: %s", ", ".join(names), error)
 
     async def delete_topics(
         self, context: RequestContext, request: DeleteTopicsRequest
@@ -95,11 +104,14 @@ class TopicApi:
         self, context: RequestContext, request: CreatePartitionsRequest
     ) -> CreatePartitionsResponse:
         growing = [_growth(topic) for topic in request.topics]
-        outcomes = await self._services.metadata.change(
-            lambda image: self._services.controller.create_partitions(
-                image, growing, validate_only=request.validate_only
+        try:
+            outcomes = await self._services.metadata.change(
+                lambda image: self._services.controller.create_partitions(
+                    image, growing, validate_only=request.validate_only
+                )
             )
-        )
+        except ApiError as error:
+            outcomes = {topic.name: Outcome.of(error) for topic in growing}
         return CreatePartitionsResponse(
             results=[
                 CreatePartitionsTopicResult(

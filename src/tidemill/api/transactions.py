@@ -18,13 +18,13 @@ from tidemill.api.context import RequestContext
 from tidemill.api.coordination import Coordinator
 from tidemill.api.groups import group_context
 from tidemill.api.internal_topics import OFFSETS_TOPIC
+from tidemill.api.producer_ids import ProducerIdSupply
 from tidemill.api.services import Services
 from tidemill.api.transaction_gate import TransactionGate
 from tidemill.api.transaction_markers import EndOfTransaction, Errors, MarkerWriter
 from tidemill.coordination.core import Outcome, Reply, Token
 from tidemill.coordination.record_codec import Producer
 from tidemill.coordination.transaction.driven import DrivenShard
-from tidemill.coordination.transaction.producer_ids import ProducerIdStock
 from tidemill.coordination.transaction.shard import (
     ListFilter,
     ProducerResult,
@@ -40,7 +40,6 @@ from tidemill.coordination.transaction.state import (
     is_exhausted,
 )
 from tidemill.coordination.transaction.verification import OFFSET_COMMIT
-from tidemill.metadata.producer_ids import allocate_producer_ids
 from tidemill.model.errors import ApiError, ErrorCode
 from tidemill.model.ids import NO_PRODUCER_ID, TopicPartition
 from tidemill.wire.messages import describe_transactions as describing
@@ -88,14 +87,12 @@ class TransactionApi:
         transactions: Coordinator[DrivenShard],
         gate: TransactionGate,
         markers: MarkerWriter,
-        producer_ids: ProducerIdStock,
     ) -> None:
         self._services = services
         self._transactions = transactions
         self._gate = gate
         self._markers = markers
-        self._producer_ids = producer_ids
-        self._filling = asyncio.Lock()
+        self._producer_ids = ProducerIdSupply(services)
 
     async def _ask(self, transactional_id: str, ask: Ask) -> Any:
         if not transactional_id:
@@ -118,7 +115,7 @@ class TransactionApi:
         expected = None
         if request.producer_id != NO_PRODUCER_ID:
             expected = ProducerIdentity(request.producer_id, request.producer_epoch)
-        await self.fill_up_producer_ids()
+        await self._producer_ids.fill_up()
         timeout_ms = request.transaction_timeout_ms
         result: ProducerResult = await self._ask(
             transactional_id,
@@ -131,18 +128,6 @@ class TransactionApi:
             producer_id=result.identity.producer_id,
             producer_epoch=result.identity.epoch,
         )
-
-    async def fill_up_producer_ids(self) -> None:
-        """Ids are asked for before they are needed, because a shard cannot wait for them."""
-        if not self._producer_ids.is_low:
-            return
-        async with self._filling:
-            if self._producer_ids.is_low:
-                node_id = self._services.node_id
-                block = await self._services.metadata.change(
-                    lambda image: allocate_producer_ids(image, node_id, image.brokers[node_id].epoch)
-                )
-                self._producer_ids.add(range(block.first, block.end))
 
     # -- AddPartitionsToTxn, AddOffsetsToTxn ----------------------------------------------------------
 
@@ -286,7 +271,7 @@ class TransactionApi:
         identity = ProducerIdentity(request.producer_id, request.producer_epoch)
         client_version = EPOCH_BUMP_SINCE if context.version >= END_BUMPS_SINCE else 0
         if client_version and is_exhausted(identity.epoch):
-            await self.fill_up_producer_ids()
+            await self._producer_ids.fill_up()
         result: ProducerResult = await self._ask(
             transactional_id,
             lambda shard, token, now_ms: shard.end(

@@ -108,6 +108,9 @@ class DelayedProduce(DelayedOperation):
 def _outcome(waiting: WaitingAppend) -> ProduceResult:
     if waiting.partition.is_durable(waiting.end_offset):
         return waiting.result
-    failed = waiting.partition.log is None
-    code = ErrorCode.KAFKA_STORAGE_ERROR if failed else ErrorCode.REQUEST_TIMED_OUT
+    code = ErrorCode.REQUEST_TIMED_OUT
+    if waiting.partition.is_deleted:
+        code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    elif waiting.partition.log is None:
+        code = ErrorCode.KAFKA_STORAGE_ERROR
     return ProduceResult(waiting.result.partition, code)

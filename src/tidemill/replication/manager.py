@@ -87,7 +87,7 @@ class ReplicaManager:
 
     def _remove(self, partition: Partition, now_ms: int) -> None:
         del self.partitions[partition.topic_partition]
-        partition.go_offline()
+        partition.go_offline(is_deleted=True)
         self._wake(partition.topic_partition)
         try:
             self.logs.delete(partition.topic_partition, now_ms)

@@ -48,8 +48,8 @@ class Partition:
     """One partition on this broker. All calls come from the event loop."""
 
     __slots__ = (
-        "_at_end", "_on_advance", "_remote_ends", "_request_sync", "high_watermark", "isr", "leader_epoch", "leader_id",
-        "log", "node_id", "replicas", "role", "topic_id", "topic_partition",
+        "_at_end", "_on_advance", "_remote_ends", "_request_sync", "high_watermark", "is_deleted", "isr",
+        "leader_epoch", "leader_id", "log", "node_id", "replicas", "role", "topic_id", "topic_partition",
     )  # fmt: skip
 
     def __init__(
@@ -66,6 +66,8 @@ class Partition:
         self.log = log
         self.node_id = node_id
         self.role = Role.OFFLINE
+        self.is_deleted = False
+        """Whoever still waits for it is told that it does not exist."""
         self.leader_id = NO_EPOCH
         self.leader_epoch = NO_EPOCH
         self.isr: frozenset[int] = frozenset()
@@ -93,9 +95,10 @@ class Partition:
         assert state.leader != self.node_id and state.leader_epoch >= self.leader_epoch
         self._adopt(state, Role.FOLLOWER)
 
-    def go_offline(self) -> None:
+    def go_offline(self, *, is_deleted: bool = False) -> None:
         self.role = Role.OFFLINE
         self.log = None
+        self.is_deleted = is_deleted
 
     def _adopt(self, state: PartitionState, role: Role) -> None:
         self.role = role
@@ -241,9 +244,11 @@ class Partition:
                     return self._result(log, wanted.partition, None, None, diverging)
             end = self.visible_end(committed_only, replica_id)
             offset = wanted.fetch_offset
-            records = log.read(offset, max_bytes, end, min_one_batch)
-            if records is not None and not records.length:
-                records = None
+            records = None
+            if max_bytes > 0 or min_one_batch:
+                records = log.read(offset, max_bytes, end, min_one_batch)
+                if records is not None and not records.length:
+                    records = None
             if replica_id >= 0:
                 self.record_follower_fetch(replica_id, offset)
             aborted = self._aborted(log, offset, end, records) if committed_only else None

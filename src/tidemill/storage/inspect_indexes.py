@@ -38,8 +38,13 @@ class SideFile(Protocol):
     def end(self) -> Iterator[Finding]: ...
 
 
-def read_entries(files: Files, path: str, entry: str) -> tuple[list[tuple[int, ...]], list[Finding]]:
+def read_entries(
+    files: Files, path: str, entry: str, *, is_active: bool = False
+) -> tuple[list[tuple[int, ...]], list[Finding]]:
     """The entries of an index file without a tail of zeros, and what is wrong with its form."""
+    if is_active and not files.exists(path):
+        text = "not there yet: the index of an active segment comes with its first entry"
+        return [], [Finding(Severity.NOTE, path, text)]
     if not files.exists(path):
         return [], [Finding(Severity.WARNING, path, "the file is missing; it will be rebuilt")]
     data = files.read_all(path)
@@ -60,10 +65,10 @@ def read_entries(files: Files, path: str, entry: str) -> tuple[list[tuple[int, .
 
 
 class OffsetIndexCheck:
-    def __init__(self, files: Files, path: str, base_offset: int) -> None:
+    def __init__(self, files: Files, path: str, base_offset: int, *, is_active: bool) -> None:
         self._path = path
         self._base_offset = base_offset
-        self._entries, self._form = read_entries(files, path, ">ii")
+        self._entries, self._form = read_entries(files, path, ">ii", is_active=is_active)
         self._next = 0
 
     def batch(self, position: int, header: BatchHeader, marker: EndMarker | None) -> Iterator[Finding]:
@@ -90,10 +95,10 @@ class OffsetIndexCheck:
 
 
 class TimeIndexCheck:
-    def __init__(self, files: Files, path: str, base_offset: int) -> None:
+    def __init__(self, files: Files, path: str, base_offset: int, *, is_active: bool) -> None:
         self._path = path
         self._base_offset = base_offset
-        self._entries, self._form = read_entries(files, path, ">qi")
+        self._entries, self._form = read_entries(files, path, ">qi", is_active=is_active)
         self._next = 0
         self._largest = -1
 

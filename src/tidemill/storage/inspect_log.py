@@ -95,8 +95,8 @@ class PartitionCheck:
     def segment(self, base_offset: int, next_base: int | None) -> Iterator[Finding]:
         stem = f"{self._directory}/{base_offset:020d}"
         checks: list[SideFile] = [
-            OffsetIndexCheck(self._files, f"{stem}.index", base_offset),
-            TimeIndexCheck(self._files, f"{stem}.timeindex", base_offset),
+            OffsetIndexCheck(self._files, f"{stem}.index", base_offset, is_active=next_base is None),
+            TimeIndexCheck(self._files, f"{stem}.timeindex", base_offset, is_active=next_base is None),
             AbortIndexCheck(self._files, f"{stem}.txnindex", self._open_transactions),
         ]
         self._next_offset = max(self._next_offset, base_offset)

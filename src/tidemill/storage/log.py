@@ -41,6 +41,7 @@ from tidemill.storage.producer_state import DEFAULT_EXPIRATION_MS, ProducerState
 from tidemill.storage.recovery import TRUNCATION_MARK, LogOpener, OnDamage
 from tidemill.storage.segment import SUFFIXES, Segment
 from tidemill.storage.segment_swap import DELETED_SUFFIX, commit_swap, finish_swap, retire_segments
+from tidemill.storage.sparse_index import CorruptIndex
 from tidemill.wire.batch import Buffer, iterate_headers
 
 __all__ = ["AppendInfo", "FlushJob", "Log", "LogSlice", "OnDamage"]
@@ -266,8 +267,11 @@ class Log(AppendableLog):
             self._files, self._open_files, self.directory, base_offset, self._config, next_offset
         )
         segment.proof = None  # the cleaner has checked what it copied
-        segment.load_indexes()
         self._segments.add(segment)
+        try:
+            segment.load_indexes()
+        except CorruptIndex:
+            segment.rebuild_indexes()
         self._deleted.append((now_ms + self._config.file_delete_delay_ms, paths))
         self._positions.clear()
         self.size = self._segments.size

@@ -183,6 +183,24 @@ def test_a_failing_disk_answers_who_waits_for_it() -> None:
     assert [result.error for result in outcomes[0]] == [ErrorCode.KAFKA_STORAGE_ERROR]
 
 
+def test_a_deleted_topic_is_unknown_to_who_waits_to_have_written_to_it() -> None:
+    harness = Harness(config=LogConfig(flush_messages=1))
+    outcomes = waiting_write(harness, 1000)
+    harness.manager.apply(image_of({}), harness.where, 0)
+    assert [result.error for result in outcomes[0]] == [ErrorCode.UNKNOWN_TOPIC_OR_PARTITION]
+
+
+def test_what_has_no_room_in_the_answer_is_not_looked_for() -> None:
+    harness = Harness()
+    harness.append(0, 5000)
+    harness.append(1, 5000)
+    log = harness.manager.partitions[harness.where[1]].log
+    assert log is not None
+    log._positions.clear()
+    harness.fetch(0, 0, max_bytes=10)
+    assert harness.sizes()[1] == 0 and not log._positions, "nobody searched for its offset"
+
+
 def test_the_end_of_the_broker_answers_everybody() -> None:
     harness = Harness()
     harness.fetch(0, 0)

@@ -154,6 +154,13 @@ def test_indexes_that_lie_are_warnings(files: MemoryFiles) -> None:
     assert "missing" in findings(files)[0].text
 
 
+def test_a_running_broker_has_no_index_of_its_active_segment_yet() -> None:
+    files = MemoryFiles()
+    append(Log.open(files, "/data/orders-0", LogConfig()), build_batch([Record(0, 5000, None, b"a")]))
+    found = findings(files)
+    assert len(found) == 2 and all(each.severity is Severity.NOTE for each in found)
+
+
 def test_a_time_index_that_lies_is_a_warning(files: MemoryFiles) -> None:
     files.write_atomic(f"{FIRST}.timeindex", struct.pack(">qiqi", 5001, 1, 5000, 2))
     texts = [each.text for each in findings(files)]
