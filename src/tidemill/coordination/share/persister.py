@@ -23,8 +23,9 @@ UNKNOWN_TOPIC_OR_PARTITION, NOT_COORDINATOR and COORDINATOR_LOAD_IN_PROGRESS (tr
 
 from __future__ import annotations
 
-import base64
 from typing import NamedTuple, Protocol
+
+from tidemill.model.ids import uuid_text
 
 AVAILABLE, ACKNOWLEDGED, ARCHIVED = 0, 2, 4
 """Delivery states as they are stored. An acquired record is stored as available: locks do not outlive their leader."""
@@ -40,8 +41,7 @@ class SharePartitionKey(NamedTuple):
 
     def as_coordinator_key(self) -> str:
         """As FindCoordinator takes it, and as the partition of `__share_group_state` is chosen by."""
-        topic = base64.urlsafe_b64encode(self.topic_id).rstrip(b"=").decode()
-        return f"{self.group_id}:{topic}:{self.partition}"
+        return f"{self.group_id}:{uuid_text(self.topic_id)}:{self.partition}"
 
 
 class StateBatch(NamedTuple):
