@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from tidemill.api.metadata import MetadataApi
     from tidemill.api.offsets import OffsetApi
     from tidemill.api.producers import ProducerApi
+    from tidemill.api.share_states import ShareStateApi
     from tidemill.api.telemetry import TelemetryApi
     from tidemill.api.topics import TopicApi
     from tidemill.api.transactions import TransactionApi
@@ -92,7 +93,7 @@ class Handlers:
     def coordinators(self) -> CoordinatorApi:
         from tidemill.api.coordinators import CoordinatorApi
 
-        return CoordinatorApi(self._services, self.topics)
+        return CoordinatorApi(self._services)
 
     @cached_property
     def groups(self) -> GroupApi:
@@ -105,6 +106,12 @@ class Handlers:
         from tidemill.api.group_offsets import GroupOffsetApi
 
         return GroupOffsetApi(self._services)
+
+    @cached_property
+    def share_states(self) -> ShareStateApi:
+        from tidemill.api.share_states import ShareStateApi
+
+        return ShareStateApi(self._services)
 
     @cached_property
     def telemetry(self) -> TelemetryApi:

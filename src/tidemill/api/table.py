@@ -84,6 +84,11 @@ APIS = (
     Api(72, "PushTelemetry", 0, 0, 0, "telemetry.push", "push_telemetry",
         gaps="metrics are accepted and dropped until the broker exports them"),
     Api(75, "DescribeTopicPartitions", 0, 0, 0, "metadata.describe_topic_partitions", "describe_topic_partitions"),
+    Api(83, "InitializeShareGroupState", 0, 0, 0, "share_states.initialize", "initialize_share_group_state"),
+    Api(84, "ReadShareGroupState", 0, 0, 0, "share_states.read", "read_share_group_state"),
+    Api(85, "WriteShareGroupState", 0, 1, 0, "share_states.write", "write_share_group_state"),
+    Api(86, "DeleteShareGroupState", 0, 0, 0, "share_states.delete", "delete_share_group_state"),
+    Api(87, "ReadShareGroupStateSummary", 0, 1, 0, "share_states.summarize", "read_share_group_state_summary"),
 )  # fmt: skip
 
 API_BY_KEY = {api.key: api for api in APIS}

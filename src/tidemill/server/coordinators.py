@@ -10,8 +10,9 @@ from collections.abc import Iterable
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from tidemill.api.internal_topics import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
+from tidemill.api.internal_topics import OFFSETS_TOPIC, SHARE_STATE_TOPIC, TRANSACTIONS_TOPIC, InternalTopics
 from tidemill.api.services import Metadata
+from tidemill.metadata.controller import Controller
 from tidemill.model.configs import BrokerLayers
 from tidemill.model.ids import TopicPartition
 from tidemill.ports.clock import Clock
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
     from tidemill.api.transaction_markers import MarkerSender, MarkerWriter
     from tidemill.coordination.group.shard import GroupShard
     from tidemill.coordination.runtime import CoordinatorRuntime
+    from tidemill.coordination.share.persister import SharePersister
+    from tidemill.coordination.share.shard import ShareStateShard
     from tidemill.coordination.transaction.driven import DrivenShard
     from tidemill.coordination.transaction.producer_ids import ProducerIdStock
     from tidemill.coordination.transaction.verification import VerificationGuards
@@ -38,6 +41,7 @@ class Coordinators:
         self,
         replicas: ReplicaManager,
         metadata: Metadata,
+        controller: Controller,
         wheel: TimingWheel,
         clock: Clock,
         randomness: Randomness,
@@ -49,6 +53,7 @@ class Coordinators:
         self._clock = clock
         self._randomness = randomness
         self._layers = layers
+        self.internal_topics = InternalTopics(metadata, controller, layers)
         self._runtimes: dict[str, CoordinatorRuntime[Any]] = {}
 
     @cached_property
@@ -100,6 +105,47 @@ class Coordinators:
         version = self._metadata.image.features.get(TRANSACTION_VERSION_FEATURE, 0)
         shard = TransactionShard(transaction_settings(self._layers, version), epoch, self.producer_ids)
         return DrivenShard(shard, self._sender.write, self._sender.retry)
+
+    @cached_property
+    def share_states(self) -> Coordinator[ShareStateShard]:
+        from tidemill.api.coordination import Coordinator
+        from tidemill.api.share_settings import share_log_settings
+        from tidemill.coordination.runtime import CoordinatorRuntime
+        from tidemill.replication.coordinator_log import CoordinatorLog
+
+        runtime = CoordinatorRuntime(
+            SHARE_STATE_TOPIC,
+            self._make_share_state_shard,
+            CoordinatorLog(self._replicas, SHARE_STATE_TOPIC),
+            self._wheel,
+            self._clock,
+            share_log_settings(self._layers),
+        )
+        self._runtimes[SHARE_STATE_TOPIC] = runtime
+        return Coordinator(runtime, self._partition_count)
+
+    def _make_share_state_shard(self, index: int) -> ShareStateShard:
+        from tidemill.api.image_topics import ImageTopics
+        from tidemill.api.share_settings import share_state_settings
+        from tidemill.coordination.share.shard import ShareStateShard
+
+        return ShareStateShard(
+            share_state_settings(self._layers),
+            ImageTopics(self._metadata),
+            lambda offset: self._prune_share_states(index, offset),
+        )
+
+    def _prune_share_states(self, index: int, offset: int) -> None:
+        """What lies before is not needed any more; if it cannot be cut now, another time will do."""
+        partition = self._replicas.partitions.get(TopicPartition(SHARE_STATE_TOPIC, index))
+        if partition is not None and partition.log is not None:
+            partition.log.increase_log_start_offset(min(offset, partition.high_watermark))
+
+    @cached_property
+    def share_persister(self) -> SharePersister:
+        from tidemill.api.share_persister import CoordinatorPersister
+
+        return CoordinatorPersister(self.share_states, self.internal_topics)
 
     @cached_property
     def producer_ids(self) -> ProducerIdStock:
@@ -156,6 +202,8 @@ class Coordinators:
     def _runtime_of(self, topic: str) -> CoordinatorRuntime[Any] | None:
         if topic == OFFSETS_TOPIC:
             return self.groups.runtime
+        if topic == SHARE_STATE_TOPIC:
+            return self.share_states.runtime
         return self.transactions.runtime if topic == TRANSACTIONS_TOPIC else None
 
     def _partition_count(self, topic: str) -> int:
