@@ -17,6 +17,7 @@ from tidemill.replication.manager import ReplicaManager
 if TYPE_CHECKING:
     from tidemill.api.coordination import Coordinator
     from tidemill.api.internal_topics import InternalTopics
+    from tidemill.api.share_partitions import SharePartitions
     from tidemill.api.transaction_gate import TransactionGate
     from tidemill.api.transaction_markers import MarkerWriter
     from tidemill.coordination.group.shard import GroupShard
@@ -65,6 +66,9 @@ class Coordinators(Protocol):
 
     @property
     def share_persister(self) -> SharePersister: ...
+
+    @property
+    def share_partitions(self) -> SharePartitions: ...
 
 
 @dataclasses.dataclass(slots=True)
