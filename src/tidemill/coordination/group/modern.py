@@ -120,7 +120,7 @@ class ModernMember:
     client_id: str = ""
     client_host: str = ""
     subscribed_topic_names: frozenset[str] = frozenset()
-    assigned: Assignment = NOTHING
+    assigned: Assignment = dataclasses.field(default_factory=lambda: NOTHING)
     """What it may read now."""
 
 
