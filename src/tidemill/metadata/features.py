@@ -4,12 +4,13 @@ A level is a number in the metadata log; a member says at its registration which
 cluster begins with what this release supports at most:
 
     >>> [(record.name, record.feature_level) for record in bootstrap_records()]
-    [('metadata.version', 30), ('group.version', 1), ('transaction.version', 2)]
+    [('metadata.version', 30), ('group.version', 1), ('share.version', 1), ('transaction.version', 2)]
 
-`group.version` 1 is the newer protocol of consumer groups (ConsumerGroupHeartbeat); clients that see it finalized may
-use it. A cluster whose log was begun by an older release does not have the level until somebody sets it.
+`group.version` 1 is the newer protocol of consumer groups (ConsumerGroupHeartbeat), `share.version` 1 are share groups;
+clients that see them finalized may use them. A cluster whose log was begun by an older release does not have the levels
+until somebody sets them.
 
-Apache Kafka 4.3 finalizes three more for a new cluster (share 1, streams 1, eligible leader replicas 1). Each gets a
+Apache Kafka 4.3 finalizes two more for a new cluster (streams 1, eligible leader replicas 1). Each gets a
 line in `SUPPORTED_FEATURES` when the protocol behind it works here; levels that a Kafka controller wrote are kept in
 the image and shown as they are.
 """
@@ -29,6 +30,7 @@ from tidemill.model.errors import TidemillError
 SUPPORTED_FEATURES = (
     FeatureRange(METADATA_VERSION_FEATURE, MINIMUM_METADATA_VERSION, LATEST_METADATA_VERSION),
     FeatureRange("group.version", 0, 1),
+    FeatureRange("share.version", 0, 1),
     FeatureRange("transaction.version", 0, 2),
 )
 

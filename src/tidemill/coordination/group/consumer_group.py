@@ -32,7 +32,6 @@ import dataclasses
 import enum
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from tidemill.coordination.core import CoordinatorRecord
@@ -81,9 +80,9 @@ class ConsumerMember(ModernMember):
     """It also subscribes to all topics whose name this matches."""
     server_assignor: str | None = None
     state: MemberState = MemberState.STABLE
-    pending_revocation: Assignment = NOTHING
+    pending_revocation: Assignment = dataclasses.field(default_factory=lambda: NOTHING)
     """What it was told to give up, and owns until it says that it has."""
-    assignment_epochs: PartitionEpochs = MappingProxyType({})
+    assignment_epochs: PartitionEpochs = dataclasses.field(default_factory=dict)
     """Since which epoch it owns each of its partitions: with an epoch from then on it may commit offsets."""
     classic: ClassicFacts | None = None
 

@@ -1,8 +1,8 @@
 """A share group (KIP-932): members that share partitions, and which of those have state.
 
-See `modern` for the epochs. There is no reconciliation: a partition is not taken from one member before another gets it,
-so that a member has its target with its next heartbeat. The group is Empty without members and Stable otherwise. It has
-no committed offsets: where it stands is the state of its share partitions, which the share coordinator keeps.
+See `modern` for the epochs. There is no reconciliation: nothing is taken from one member before another gets it, so
+that a member has its target with its next heartbeat. The group is Empty without members and Stable otherwise. It has no
+committed offsets: where it stands is the state of its share partitions, which the share coordinator keeps.
 
 Everything here is durable and changed by `replay` alone, except `initializing_since_ms`.
 """

@@ -19,7 +19,7 @@ from typing import Any
 
 from tidemill.coordination.core import CoordinatorRecord, Token
 from tidemill.coordination.group import share_group_records as records
-from tidemill.coordination.group.assignor import Assignment
+from tidemill.coordination.group.assignor import NOTHING, Assignment
 from tidemill.coordination.group.contract import Group, GroupSettings, RequestContext, ShareSettings, Step
 from tidemill.coordination.group.modern import JOINING_EPOCH, LEAVING_EPOCH, Topics
 from tidemill.coordination.group.share_describe import described
@@ -173,6 +173,13 @@ class ShareGroups:
         if affected:
             step.append(records.state_partitions_record(group_id, state.with_deleting(affected)))
         step.reply(token, partitions)
+
+    def begin_delete_group(self, group_id: str, token: Token, step: Step) -> None:
+        """All state of the group goes, and then the group. Nothing of a group of another kind."""
+        if isinstance(self._groups.get(group_id), ShareGroup):
+            self.begin_delete(group_id, None, token, step)
+        else:
+            step.reply(token, NOTHING)
 
     def state_deleted(self, group_id: str, topic_ids: Collection[bytes], token: Token, step: Step) -> None:
         """Replies None."""

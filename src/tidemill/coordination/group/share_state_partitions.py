@@ -15,17 +15,16 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterable, Mapping
-from types import MappingProxyType
 
-from tidemill.coordination.group.assignor import NOTHING, Assignment
+from tidemill.coordination.group.assignor import Assignment
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class StatePartitions:
-    initializing: Assignment = NOTHING
-    initialized: Assignment = NOTHING
+    initializing: Assignment = dataclasses.field(default_factory=dict)
+    initialized: Assignment = dataclasses.field(default_factory=dict)
     deleting: frozenset[bytes] = frozenset()
-    names: Mapping[bytes, str] = MappingProxyType({})
+    names: Mapping[bytes, str] = dataclasses.field(default_factory=dict)
     """Of all topics above."""
 
     def with_initializing(self, partitions: Assignment, names: Mapping[bytes, str]) -> StatePartitions:

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Iterable, Iterator
+from itertools import pairwise
 
 from tidemill.coordination.share.persister import StateBatch
 
@@ -49,7 +50,7 @@ def _pieces(batches: Iterable[StateBatch]) -> Iterator[StateBatch]:
     edges = sorted({batch.first_offset for batch in begins} | {batch.last_offset + 1 for batch in begins})
     open_batches: list[tuple[int, int, int]] = []
     upcoming = 0
-    for edge, next_edge in zip(edges, edges[1:], strict=False):
+    for edge, next_edge in pairwise(edges):
         while upcoming < len(begins) and begins[upcoming].first_offset == edge:
             batch = begins[upcoming]
             heapq.heappush(open_batches, (-batch.delivery_count, -batch.delivery_state, batch.last_offset))

@@ -32,6 +32,7 @@ from tidemill.coordination.group.modern import Topics
 from tidemill.coordination.share.persister import (
     NO_LEADER_EPOCH,
     UNCHANGED_START_OFFSET,
+    UNKNOWN_COUNT,
     ReadState,
     SharePartitionKey,
     StateSummary,
@@ -81,7 +82,6 @@ class ShareStateShard:
         self._on_prunable = on_prunable
         self._stored: dict[SharePartitionKey, _Stored] = {}
         self._end_offset = 0
-        self._deleted_topics: set[bytes] = set()
 
     def state_of(self, key: SharePartitionKey) -> ShareState | None:
         stored = self._stored.get(key)
@@ -118,7 +118,6 @@ class ShareStateShard:
             SetTimer(COLD, now_ms + settings.cold_snapshot_interval_ms),
             SetTimer(DELETED, now_ms),
         ]
-        self._deleted_topics = {key.topic_id for key in self._stored if not self._topic_exists(key.topic_id)}
         return Outcome(timers=[*timers])
 
     def on_timer(self, key: Hashable, now_ms: int) -> Outcome:
@@ -142,18 +141,17 @@ class ShareStateShard:
         due_ms = now_ms if len(records) == RECORDS_AT_ONCE else now_ms + interval_ms
         return Outcome(records=records, timers=[SetTimer(COLD, due_ms)])
 
-    def on_topics_deleted(self, topic_ids: Collection[bytes], now_ms: int) -> Outcome:
+    def on_topics_deleted(self, now_ms: int) -> Outcome:
         """Their state goes too."""
-        self._deleted_topics.update(topic_ids)
         return self._forget_deleted(now_ms)
 
     def _forget_deleted(self, now_ms: int) -> Outcome:
-        gone = [key for key in self._stored if key.topic_id in self._deleted_topics]
+        topic_ids = {key.topic_id for key in self._stored}
+        deleted = {topic_id for topic_id in topic_ids if self._topics.by_id(topic_id) is None}
+        gone = [key for key in self._stored if key.topic_id in deleted]
         outcome = Outcome(records=[tombstone(key) for key in gone[:RECORDS_AT_ONCE]])
         if len(gone) > RECORDS_AT_ONCE:
             outcome.timers.append(SetTimer(DELETED, now_ms))
-        elif not gone:
-            self._deleted_topics.clear()
         return outcome
 
     # -- requests -------------------------------------------------------------------------------------
@@ -171,6 +169,7 @@ class ShareStateShard:
             state_epoch=state_epoch,
             leader_epoch=0 if stored is None else stored.state.leader_epoch,
             start_offset=start_offset,
+            delivery_complete_count=UNKNOWN_COUNT if start_offset == UNCHANGED_START_OFFSET else 0,
             created_ms=now_ms,
             written_ms=now_ms,
         )
@@ -240,9 +239,6 @@ class ShareStateShard:
         topic = self._topics.by_id(key.topic_id)
         if topic is None or key.partition >= topic.partition_count:
             raise ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
-
-    def _topic_exists(self, topic_id: bytes) -> bool:
-        return self._topics.by_id(topic_id) is not None
 
 
 def _answered(token: Token, response: Any, *records: CoordinatorRecord) -> Outcome:
