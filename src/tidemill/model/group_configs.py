@@ -25,7 +25,7 @@ from tidemill.model.config_keys import (
     Value,
     at_least,
     between,
-    one_of_ignoring_case,
+    one_of,
 )
 from tidemill.model.configs import (
     BROKER_CONFIGS,
@@ -79,7 +79,7 @@ _KEYS = (
     _key("share.heartbeat.interval.ms", INT, 5000, at_least(1),
          "Heartbeat interval that members of this share group are told."),
     _key("share.isolation.level", STRING, "read_uncommitted",
-         one_of_ignoring_case("read_uncommitted", "read_committed"),
+         one_of("read_uncommitted", "read_committed"),
          "Whether this share group sees records of transactions that are not committed."),
     _key("share.partition.max.record.locks", INT, 2000, between(100, 10_000),
          "Records of a partition that this share group may hold unacknowledged."),
