@@ -384,3 +384,11 @@ def test_a_time_out_is_written() -> None:
     share.wait(LOCK_MS)
     share.reload()
     assert share.acquire("bob", 5) == "0-4 x2"
+
+
+def test_nothing_is_passed_over_behind_a_batch_that_was_cut() -> None:
+    share = ShareTranscript(limits=LIMITS._replace(max_record_locks=3))
+    share.batches = [FetchedBatch(0, 4), FetchedBatch(5, 6, True), FetchedBatch(7, 9)]
+    assert share.acquire("ann", 100, is_exact=True) == "0-2 x1"
+    share.acknowledge("ann", "0-2 accept")
+    assert share.acquire("ann", 100, is_exact=True) == "3-4 x1"

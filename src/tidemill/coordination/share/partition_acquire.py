@@ -104,10 +104,12 @@ class Acquisition:
         if room <= 0:
             self._is_over = True
             return
+        wanted = last
         if self._wish.is_exact:
             last = min(last, first + min(room, self._remaining) - 1)
         if first <= last:
             self._lock_new(first, last)
+        self._is_over = last < wanted  # what lies behind must not be passed over
 
     def _lock_new(self, first: int, last: int) -> None:
         """A new run, or the end of the one before it, where both are told to the member as one range."""
