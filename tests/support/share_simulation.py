@@ -1,8 +1,8 @@
 """A share partition under random trouble, with virtual time: everything follows from one seed.
 
 Members fetch, accept, release, reject, renew, forget, leave; writes take their time, fail, or are lost with the leader;
-locks run out; the log grows, loses its oldest records and is compacted; the leader crashes and is loaded again from what
-was written. A model keeps, for each offset, what must be true of it. After each step:
+locks run out; the log grows, loses its oldest records and is compacted; the leader crashes and is loaded again from
+what was written. A model keeps, for each offset, what must be true of it. After each step:
 
 - a record is held by at most one member, and only that member's word for it is accepted;
 - what was acknowledged or archived for good is never delivered again;

@@ -9,10 +9,14 @@ from typing import Any
 
 from raw import topic_id
 from share_transcript import span
+from waiting import wait_until
 
+from tidemill.coordination.share.persister import SharePartitionKey
+from tidemill.model.errors import ErrorCode
 from tidemill.testing import WireClient
 from tidemill.wire.batch import iterate_headers
 from tidemill.wire.messages import share_acknowledge, share_fetch
+from tidemill.wire.messages.find_coordinator import FindCoordinatorRequest
 from tidemill.wire.messages.incremental_alter_configs import (
     AlterableConfig,
     AlterConfigsResource,
@@ -25,6 +29,7 @@ from tidemill.wire.messages.initialize_share_group_state import (
 )
 
 GROUP_RESOURCE = 32
+SHARE_COORDINATOR = 2
 WORDS = {"gap": 0, "accept": 1, "release": 2, "reject": 3, "renew": 4}
 
 
@@ -124,8 +129,16 @@ def initialize(
             for index in range(partitions)
         ],
     )
-    answer = connection.call(InitializeShareGroupStateRequest(group_id=group, topics=[data]))
-    assert all(each.error_code == 0 for topic in answer.results for each in topic.partitions), answer
+    key = SharePartitionKey(group, data.topic_id, 0).as_coordinator_key()
+    connection.call(FindCoordinatorRequest(key_type=SHARE_COORDINATOR, coordinator_keys=[key]))
+
+    def is_initialized() -> bool:
+        answer = connection.call(InitializeShareGroupStateRequest(group_id=group, topics=[data]))
+        codes = {each.error_code for topic in answer.results for each in topic.partitions}
+        assert codes <= {0, ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS}, answer
+        return codes == {0}
+
+    wait_until(is_initialized, "the share coordinator")
 
 
 def configure_group(connection: WireClient, group: str, **settings: str) -> None:
