@@ -4,7 +4,7 @@ See `modern` for the epochs. There is no reconciliation: nothing is taken from o
 that a member has its target with its next heartbeat. The group is Empty without members and Stable otherwise. It has no
 committed offsets: where it stands is the state of its share partitions, which the share coordinator keeps.
 
-Everything here is durable and changed by `replay` alone, except `initializing_since_ms`.
+Everything here is durable and changed by `replay` alone, except `is_metadata_stale`.
 """
 
 from __future__ import annotations
@@ -23,7 +23,6 @@ from tidemill.model.errors import ApiError, ErrorCode
 from tidemill.wire.messages.list_groups import ListedGroup
 
 SHARE_PROTOCOL_TYPE = "share"
-LONG_AGO_MS = -1
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -43,8 +42,6 @@ class ShareGroup(ModernGroup[ModernMember]):
         super().__init__(group_id)
         self.session_timeout_ms = session_timeout_ms
         self.state_partitions = StatePartitions()
-        self.initializing_since_ms = LONG_AGO_MS
-        """When the share coordinator was last asked for new state; a restart asks again."""
 
     @property
     def state(self) -> str:

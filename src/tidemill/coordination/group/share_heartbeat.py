@@ -35,7 +35,7 @@ from tidemill.coordination.group.modern import (
     make_target,
     metadata_hash,
 )
-from tidemill.coordination.group.share_group import LONG_AGO_MS, ShareGroup, ShareSessionTimer
+from tidemill.coordination.group.share_group import ShareGroup, ShareSessionTimer
 from tidemill.model.errors import ApiError, ErrorCode
 from tidemill.wire.messages import share_group_heartbeat as messages
 from tidemill.wire.messages.share_group_heartbeat import (
@@ -100,10 +100,13 @@ def check_heartbeat(request: ShareGroupHeartbeatRequest) -> None:
 
 
 class ShareHeartbeat:
-    """One heartbeat of a member that is there, or joins."""
+    """One heartbeat of a member that is there, or joins; `asked_ms` is when state was last asked for."""
 
-    def __init__(self, group: ShareGroup, topics: Topics, settings: ShareSettings, step: Step) -> None:
+    def __init__(
+        self, group: ShareGroup, topics: Topics, settings: ShareSettings, step: Step, asked_ms: int | None
+    ) -> None:
         self._group = group
+        self._asked_ms = asked_ms
         self._topics = topics
         self._settings = settings
         self._step = step
@@ -221,12 +224,9 @@ class ShareHeartbeat:
 
     def _initialization(self) -> Initialization | None:
         """Partitions without state, unless they were asked for a short while ago."""
-        group, state = self._group, self._group.state_partitions
-        since_ms = group.initializing_since_ms
-        is_fresh = (
-            since_ms != LONG_AGO_MS
-            and self._step.now_ms < since_ms + self._settings.initialize_retry_interval_ms
-        )
+        group, state, asked_ms = self._group, self._group.state_partitions, self._asked_ms
+        retry_ms = self._settings.initialize_retry_interval_ms
+        is_fresh = asked_ms is not None and self._step.now_ms < asked_ms + retry_ms
         missing, names = {}, {}
         for topic in existing_topics(self._subscribed(), self._topics):
             has = state.initialized.get(topic.topic_id, frozenset())
@@ -237,7 +237,6 @@ class ShareHeartbeat:
                 missing[topic.topic_id], names[topic.topic_id] = lacks, topic.name
         if not missing:
             return None
-        group.initializing_since_ms = self._step.now_ms
         self._step.append(
             records.state_partitions_record(group.group_id, state.with_initializing(missing, names))
         )

@@ -55,6 +55,8 @@ class ShareGroups:
         self._topics = topics
         self._settings = settings.share
         self._configs = configs
+        self._asked_ms: dict[str, int] = {}
+        """When the share coordinator was last asked for state of a group; a restart forgets it and asks again."""
 
     # -- replaying --------------------------------------------------------------------------------------
 
@@ -71,6 +73,7 @@ class ShareGroups:
             self._groups[key.group_id] = group = made
         if record.type == records.EPOCH and record.value is None:
             del self._groups[key.group_id]
+            self._asked_ms.pop(key.group_id, None)
         else:
             group.replay(record)
 
@@ -111,7 +114,11 @@ class ShareGroups:
         else:
             group = self.group_or_refuse(request.group_id)
         group.session_timeout_ms = settings.session_timeout_ms
-        return ShareHeartbeat(group, self._topics, settings, step).run(request, context)
+        asked_ms = self._asked_ms.get(request.group_id)
+        answer = ShareHeartbeat(group, self._topics, settings, step, asked_ms).run(request, context)
+        if answer.initialization is not None:
+            self._asked_ms[request.group_id] = step.now_ms
+        return answer
 
     def group_or_refuse(self, group_id: str) -> ShareGroup:
         group = self._groups.get(group_id)

@@ -12,7 +12,8 @@ persister. The persister of this broker is the share coordinator (`shard.py`), w
 
 Batches of a write are merged into what is stored: for an offset that both have, the higher delivery count counts, and
 with equal counts the higher state. What lies below the start offset is forgotten. `start_offset` of a write may be -1:
-unchanged.
+unchanged. It never goes back but by `initialize`: of two writes that were made at the same time, one may not know yet
+how far the other one moves it.
 
 Two epochs fence the past. `state_epoch` grows when the group's offsets are set from outside (a write that began before
 is refused with FENCED_STATE_EPOCH); `leader_epoch` is the partition leader's (FENCED_LEADER_EPOCH).

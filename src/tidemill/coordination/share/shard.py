@@ -3,7 +3,8 @@
 It is a store with two fences (see `persister.py` for who calls and why). Every request is about one share partition:
 
     initialize   snapshot                                  refused if the state epoch is older than what is stored
-    write        update, or a snapshot if it is time       refused if either epoch is older; must be initialised
+    write        update, or a snapshot if it is time       refused if either epoch is older; must be initialised;
+                                                           the start offset never goes back
     read         nothing, or an update with the new        refused if the leader epoch is older; must be initialised
                  leader epoch
     delete       tombstone
@@ -87,7 +88,7 @@ class ShareStateShard:
         stored = self._stored.get(key)
         return None if stored is None else stored.state
 
-    def keys(self) -> Collection[SharePartitionKey]:
+    def share_partitions(self) -> Collection[SharePartitionKey]:
         return self._stored.keys()
 
     # -- records and timers ---------------------------------------------------------------------------
@@ -182,6 +183,8 @@ class ShareStateShard:
             raise ApiError(ErrorCode.FENCED_LEADER_EPOCH)
         if stored.state.state_epoch > change.state_epoch:
             raise ApiError(ErrorCode.FENCED_STATE_EPOCH)
+        if change.start_offset < stored.state.start_offset:
+            change = change._replace(start_offset=UNCHANGED_START_OFFSET)
         return _answered(token, None, self._record_of(key, stored, change, now_ms))
 
     def read(self, key: SharePartitionKey, leader_epoch: int, token: Token, now_ms: int) -> Outcome:
