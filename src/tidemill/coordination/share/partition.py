@@ -58,6 +58,7 @@ import heapq
 from collections.abc import Iterable, Sequence
 from itertools import groupby
 
+from tidemill.coordination.share.batches import combine
 from tidemill.coordination.share.partition_acquire import Acquisition
 from tidemill.coordination.share.partition_contract import (
     AcknowledgedRange,
@@ -74,6 +75,9 @@ from tidemill.coordination.share.partition_contract import (
 from tidemill.coordination.share.partition_runs import RecordState, Run, Runs
 from tidemill.coordination.share.persister import StateBatch
 from tidemill.model.errors import ApiError, ErrorCode
+
+NO_CUT = -1
+"""Combine everything: what lies below the start offset, the persister forgets."""
 
 
 class SharePartition:
@@ -280,25 +284,12 @@ class SharePartition:
                 start = min(start, run.first)
             elif start != self.next_offset:
                 complete += run.size
-        return Write(start, tuple(_state_batches(changed)), complete)
+        return Write(start, combine(map(_state_batch, changed), NO_CUT), complete)
 
 
-def _state_batches(runs: Iterable[Run]) -> Iterable[StateBatch]:
-    """One for each run; neighbours that agree share one."""
-    last: StateBatch | None = None
-    for run in sorted(runs, key=lambda run: run.first):
-        state = run.state if run.next_state is None else run.next_state
-        batch = StateBatch(run.first, run.last, int(state), run.delivery_count)
-        if last is not None and (last.last_offset + 1, last.delivery_state, last.delivery_count) == (
-            batch.first_offset, batch.delivery_state, batch.delivery_count,
-        ):  # fmt: skip
-            last = StateBatch(last.first_offset, batch.last_offset, int(state), run.delivery_count)
-            continue
-        if last is not None:
-            yield last
-        last = batch
-    if last is not None:
-        yield last
+def _state_batch(run: Run) -> StateBatch:
+    state = run.state if run.next_state is None else run.next_state
+    return StateBatch(run.first, run.last, int(state), run.delivery_count)
 
 
 def _parts(
