@@ -235,7 +235,7 @@ class World:
 SEEDS = (
     [int(os.environ["TIDEMILL_SEED"])]
     if "TIDEMILL_SEED" in os.environ
-    else range(int(os.environ.get("TIDEMILL_SEEDS", 300)))
+    else range(int(os.environ.get("TIDEMILL_SEEDS", 100)))
 )
 CHUNKS = 10
 

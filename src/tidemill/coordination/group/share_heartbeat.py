@@ -18,6 +18,7 @@ Limits: only partitions whose state exists are given out, counted from 0 up to t
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
 from typing import NamedTuple
 
 from tidemill.coordination.group import share_group_records as records
@@ -100,10 +101,15 @@ def check_heartbeat(request: ShareGroupHeartbeatRequest) -> None:
 
 
 class ShareHeartbeat:
-    """One heartbeat of a member that is there, or joins; `asked_ms` is when state was last asked for."""
+    """One heartbeat of a member that is there, or joins; `asked_ms` is when state of a topic was last asked for."""
 
     def __init__(
-        self, group: ShareGroup, topics: Topics, settings: ShareSettings, step: Step, asked_ms: int | None
+        self,
+        group: ShareGroup,
+        topics: Topics,
+        settings: ShareSettings,
+        step: Step,
+        asked_ms: Mapping[bytes, int],
     ) -> None:
         self._group = group
         self._asked_ms = asked_ms
@@ -224,13 +230,12 @@ class ShareHeartbeat:
 
     def _initialization(self) -> Initialization | None:
         """Partitions without state, unless they were asked for a short while ago."""
-        group, state, asked_ms = self._group, self._group.state_partitions, self._asked_ms
-        retry_ms = self._settings.initialize_retry_interval_ms
-        is_fresh = asked_ms is not None and self._step.now_ms < asked_ms + retry_ms
+        group, state = self._group, self._group.state_partitions
+        stale_ms = self._step.now_ms - self._settings.initialize_retry_interval_ms
         missing, names = {}, {}
         for topic in existing_topics(self._subscribed(), self._topics):
             has = state.initialized.get(topic.topic_id, frozenset())
-            if is_fresh:
+            if self._asked_ms.get(topic.topic_id, stale_ms) > stale_ms:
                 has |= state.initializing.get(topic.topic_id, frozenset())
             lacks = frozenset(range(topic.partition_count)) - has
             if lacks:

@@ -55,8 +55,8 @@ class ShareGroups:
         self._topics = topics
         self._settings = settings.share
         self._configs = configs
-        self._asked_ms: dict[str, int] = {}
-        """When the share coordinator was last asked for state of a group; a restart forgets it and asks again."""
+        self._asked_ms: dict[str, dict[bytes, int]] = {}
+        """By group and topic: when state was last asked for. A restart forgets it and asks again."""
 
     # -- replaying --------------------------------------------------------------------------------------
 
@@ -114,10 +114,11 @@ class ShareGroups:
         else:
             group = self.group_or_refuse(request.group_id)
         group.session_timeout_ms = settings.session_timeout_ms
-        asked_ms = self._asked_ms.get(request.group_id)
+        asked_ms = self._asked_ms.get(request.group_id, {})
         answer = ShareHeartbeat(group, self._topics, settings, step, asked_ms).run(request, context)
         if answer.initialization is not None:
-            self._asked_ms[request.group_id] = step.now_ms
+            newly = dict.fromkeys(answer.initialization.partitions, step.now_ms)
+            self._asked_ms[request.group_id] = asked_ms | newly
         return answer
 
     def group_or_refuse(self, group_id: str) -> ShareGroup:
