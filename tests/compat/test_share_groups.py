@@ -76,8 +76,14 @@ def poll(consumer: ShareConsumer, seconds: float = PATIENCE_SECONDS) -> list[Mes
     return []
 
 
+def value_of(message: Message) -> bytes:
+    value = message.value()
+    assert isinstance(value, bytes)
+    return value
+
+
 def seen(messages: list[Message]) -> list[Delivery]:
-    return [(message.value(), message.delivery_count()) for message in messages]
+    return [(value_of(message), message.delivery_count() or 0) for message in messages]
 
 
 def settle(consumer: ShareConsumer, messages: list[Message], word: AcknowledgeType = ACCEPT) -> None:
@@ -116,7 +122,7 @@ def test_implicit_acknowledgement_comes_with_the_next_poll(queue: Queue) -> None
     found: list[bytes] = []
     with queue.consumer("implicit") as consumer:
         while len(found) < len(sent):
-            found += [message.value() for message in poll(consumer)]
+            found += [value_of(message) for message in poll(consumer)]
         consumer.commit_sync(PATIENCE_SECONDS)
     assert sorted(found) == sorted(sent)
     later = queue.fill(1, start=10)
@@ -127,13 +133,13 @@ def test_implicit_acknowledgement_comes_with_the_next_poll(queue: Queue) -> None
 def test_released_messages_come_again_and_rejected_ones_do_not(queue: Queue) -> None:
     sent = queue.fill(6)
     with queue.consumer() as consumer:
-        messages = []
+        messages: list[Message] = []
         while len(messages) < len(sent):
             part = poll(consumer)
             messages += part
             for message in part:
                 words = {0: RELEASE, 1: REJECT, 2: ACCEPT}
-                consumer.acknowledge(message, words[int(message.value()) % 3])
+                consumer.acknowledge(message, words[int(value_of(message)) % 3])
             assert all(error is None for error in consumer.commit_sync(PATIENCE_SECONDS).values())
         assert {count for value, count in seen(messages) if value not in (b"0", b"3")} == {1}
         again = drain(consumer, {b"0", b"3"}) if len(messages) == len(sent) else []
@@ -244,7 +250,7 @@ def test_states_and_counts_survive_a_killed_broker(own_broker: OwnBroker) -> Non
             part = poll(consumer)
             messages += part
             for message in part:
-                consumer.acknowledge(message, ACCEPT if int(message.value()) in (1, 4) else RELEASE)
+                consumer.acknowledge(message, ACCEPT if int(value_of(message)) in (1, 4) else RELEASE)
             consumer.commit_sync(PATIENCE_SECONDS)
         broker.kill()
         broker.restart()
@@ -263,7 +269,7 @@ def test_what_was_held_when_the_broker_was_killed_comes_again(own_broker: OwnBro
     with queue.consumer() as consumer:
         messages = poll(consumer)
         settle(consumer, messages)
-        confirmed = {message.value() for message in messages}
+        confirmed = {value_of(message) for message in messages}
         sent |= queue.fill(5, start=5)
         assert poll(consumer)
         broker.kill()

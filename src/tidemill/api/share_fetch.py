@@ -148,7 +148,7 @@ class Exchange:
     def acknowledging(self, results: Results) -> None:
         self._acknowledgements = results
         if results:
-            self._writes = asyncio.gather(*results.values())
+            self._writes = asyncio.gather(*results.values(), return_exceptions=True)
             self._writes.add_done_callback(lambda _: self._maybe_respond())
 
     def fetched(self, answer: Answer) -> None:
@@ -167,7 +167,7 @@ class Exchange:
         if self._answer is None or (self._writes is not None and not self._writes.done()):
             return
         for where, result in self._acknowledgements.items():
-            error = result.result()
+            error = ApiError(ErrorCode.UNKNOWN_SERVER_ERROR) if result.exception() else result.result()
             known = self._answer.get(where, ShareFetchResult(where.partition))
             if error is not None:
                 known = known._replace(

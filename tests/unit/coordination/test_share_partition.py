@@ -99,6 +99,15 @@ def test_the_start_moves_over_what_is_done() -> None:
     assert (share.partition.start_offset, share.state) == (10, "")
 
 
+def test_many_small_acknowledgements_become_one_run() -> None:
+    share = ShareTranscript(batch=100)
+    share.acquire("ann", 1)
+    for offset in [*range(98, 0, -2), *range(1, 99, 2)]:
+        share.acknowledge("ann", f"{offset} accept")
+    assert share.state == "0 acquired x1 ann; 1-98 acknowledged x1; 99 acquired x1 ann"
+    assert len(share.partition.runs) == 3
+
+
 def test_words_for_each_record() -> None:
     share = ShareTranscript()
     share.acquire("ann", 5)
@@ -226,6 +235,18 @@ def test_an_old_lock_does_not_end_a_new_one() -> None:
     share.acquire("bob", 5)
     share.wait(10)
     assert share.state == "0-4 acquired x2 bob"
+
+
+def test_locks_that_are_over_leave_no_trail() -> None:
+    share = ShareTranscript(batch=1, end=500, limits=LIMITS._replace(max_record_locks=5000))
+    share.acquire("ann", 1)
+    for offset in range(1, 500):
+        share.wait(1)
+        share.acquire("bob", 1)
+        share.acknowledge("bob", f"{offset} accept" if offset % 2 else f"{offset} renew")
+        assert len(share.partition._locks) <= 100 + 2 * len(share.partition.runs)
+    share.wait(LOCK_MS)
+    assert {run.state for run in share.partition.runs} <= {RecordState.AVAILABLE, RecordState.ACKNOWLEDGED}
 
 
 def test_the_last_allowed_delivery_is_the_last() -> None:

@@ -76,6 +76,7 @@ from tidemill.coordination.share.partition_runs import RecordState, Run, Runs
 from tidemill.coordination.share.persister import StateBatch
 from tidemill.model.errors import ApiError, ErrorCode
 
+SPARE_LOCKS = 64
 NO_CUT = -1
 """Combine everything: what lies below the start offset, the persister forgets."""
 
@@ -132,7 +133,7 @@ class SharePartition:
         due_ms = now_ms + limits.record_lock_duration_ms
         acquired = Acquisition(self, wish, limits, due_ms).take(fetch_offset, batches)
         if acquired:
-            heapq.heappush(self._locks, (due_ms, acquired[0].first_offset, acquired[-1].last_offset))
+            self._note_lock(due_ms, acquired[0].first_offset, acquired[-1].last_offset)
         self.advance_start()
         return acquired
 
@@ -198,7 +199,7 @@ class SharePartition:
     def _renew(self, first: int, last: int, due_ms: int) -> None:
         for run in self.runs.cut(first, last):
             run.lock_due_ms = due_ms
-        heapq.heappush(self._locks, (due_ms, first, last))
+        self._note_lock(due_ms, first, last)
 
     def release_member(self, member_id: str, limits: ShareLimits) -> Transition | None:
         """The member's session is over: what it still holds goes to others."""
@@ -221,12 +222,14 @@ class SharePartition:
             run.become(run.next_state)
             self._note_available(run)
         self.advance_start()
+        if self.runs:
+            self.runs.join_final(transition.runs[0].first, transition.runs[-1].last)
 
     def roll_back(self, transition: Transition) -> None:
         """The write failed: everything is as before, and a lock that ended meanwhile is looked at again."""
         for run in transition.runs:
             run.next_state = None
-            heapq.heappush(self._locks, (run.lock_due_ms, run.first, run.last))
+            self._note_lock(run.lock_due_ms, run.first, run.last)
 
     # -- locks ----------------------------------------------------------------------------------------
 
@@ -234,6 +237,14 @@ class SharePartition:
     def earliest_lock_ms(self) -> int | None:
         """When `expire_locks` may have something to do."""
         return self._locks[0][0] if self._locks else None
+
+    def _note_lock(self, due_ms: int, first: int, last: int) -> None:
+        """Locks that ended before their time stay in the heap; once they are the most of it, they go."""
+        heapq.heappush(self._locks, (due_ms, first, last))
+        if len(self._locks) > SPARE_LOCKS + 2 * len(self.runs):
+            held = [run for run in self.runs if run.state is RecordState.ACQUIRED]
+            self._locks = [(run.lock_due_ms, run.first, run.last) for run in held]
+            heapq.heapify(self._locks)
 
     def expire_locks(self, limits: ShareLimits, now_ms: int) -> Write | None:
         """Take back what was held too long; what to persist, if anything was."""

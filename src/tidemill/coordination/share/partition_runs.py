@@ -146,6 +146,22 @@ class Runs:
         high = self._cut_before(last + 1)
         return self._runs[low:high]
 
+    def join_final(self, first: int, last: int) -> None:
+        """Runs in and next to these offsets that are done with, and agree in everything, become one."""
+        index = max(0, self._index_of(first - 1))
+        runs = self._runs
+        while index + 1 < len(runs) and runs[index + 1].first <= last + 1:
+            left, right = runs[index], runs[index + 1]
+            if (
+                left.state.is_final
+                and left.state is right.state
+                and left.delivery_count == right.delivery_count
+            ):
+                left.last = right.last
+                del runs[index + 1]
+            else:
+                index += 1
+
     def drop_before(self, offset: int) -> None:
         """Forget everything below this offset."""
         keep = max(0, self._index_of(offset))
