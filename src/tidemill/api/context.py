@@ -32,6 +32,9 @@ class ResponseSlot(Protocol):
 
     def close_connection(self) -> None: ...
 
-    def when_connection_ends(self, key: Hashable, callback: Callable[[], object]) -> None:
-        """Call this, and not what was given for the same key before, when the connection is closed."""
+    def when_connection_ends(self, key: Hashable, callback: Callable[[], object]) -> Callable[[], object]:
+        """Call this, and not what was given for the same key before, when the connection is closed.
+
+        Returns how to take it back.
+        """
         ...

@@ -88,7 +88,7 @@ class ShareFetchApi:
         if any(asked.acknowledgement_batches for _, asked in requested):
             raise ApiError(ErrorCode.INVALID_REQUEST, "a new session holds nothing to acknowledge")
         session = sessions.open(key, [where for where, _ in requested])
-        slot.when_connection_ends(key, lambda: self._members.leave(session))
+        session.forget_connection = slot.when_connection_ends(key, lambda: self._members.leave(session))
         return session
 
     def _fetch(

@@ -251,5 +251,5 @@ def _for_the_client(error: Exception, what: str) -> ApiError:
         return ApiError(ErrorCode.NOT_LEADER_OR_FOLLOWER, error.message)
     if error.code in (*_LOST, ErrorCode.COORDINATOR_NOT_AVAILABLE):
         return error
-    logger.warning("%s: %s %s", what, error.code.name, error.message)
+    logger.info("%s: %s %s", what, error.code.name, error.message)
     return ApiError(ErrorCode.UNKNOWN_SERVER_ERROR, error.message)

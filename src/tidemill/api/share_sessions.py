@@ -17,7 +17,7 @@ records are held under it.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 from tidemill.model.errors import ApiError, ErrorCode
@@ -25,6 +25,8 @@ from tidemill.model.errors import ApiError, ErrorCode
 FINAL_EPOCH = -1
 INITIAL_EPOCH = 0
 LAST_EPOCH = 0x7FFFFFFF
+MOST_PARTITIONS = 100_000
+"""As many as one request can name."""
 
 
 class SessionKey(NamedTuple):
@@ -40,13 +42,14 @@ class SharedPartition(NamedTuple):
 
 
 class ShareSession:
-    __slots__ = ("epoch", "key", "partitions")
+    __slots__ = ("epoch", "forget_connection", "key", "partitions")
 
     def __init__(self, key: SessionKey, partitions: Iterable[SharedPartition]) -> None:
         self.key = key
         self.epoch = INITIAL_EPOCH
         self.partitions: dict[SharedPartition, None] = dict.fromkeys(partitions)
         """In the order in which they were added."""
+        self.forget_connection: Callable[[], object] = lambda: None
         self.go_on()
 
     def go_on(self) -> None:
@@ -100,6 +103,7 @@ class ShareSessions:
     def remove(self, key: SessionKey) -> ShareSession | None:
         session = self._sessions.pop(key, None)
         if session is not None:
+            session.forget_connection()
             self._members[key.group_id] -= 1
             if not self._members[key.group_id]:
                 del self._members[key.group_id]
@@ -109,7 +113,9 @@ class ShareSessions:
 def update_session(
     session: ShareSession, added: Iterable[SharedPartition], forgotten: Iterable[SharedPartition]
 ) -> None:
-    for partition in added:
-        session.partitions.setdefault(partition)
     for partition in forgotten:
         session.partitions.pop(partition, None)
+    new = [partition for partition in added if partition not in session.partitions]
+    if len(session.partitions) + len(new) > MOST_PARTITIONS:
+        raise ApiError(ErrorCode.INVALID_REQUEST, f"a session has at most {MOST_PARTITIONS} partitions")
+    session.partitions.update(dict.fromkeys(new))

@@ -67,8 +67,10 @@ class Slot:
     def close_connection(self) -> None:
         self._connection.close()
 
-    def when_connection_ends(self, key: Hashable, callback: Callable[[], object]) -> None:
-        self._connection.at_end[key] = callback
+    def when_connection_ends(self, key: Hashable, callback: Callable[[], object]) -> Callable[[], object]:
+        at_end = self._connection.at_end
+        at_end[key] = callback
+        return lambda: at_end.pop(key, None)
 
 
 class Connection:
@@ -353,5 +355,5 @@ class Connection:
         self._on_close(self)
         for slot in abandoned:
             slot.on_abandoned()
-        for callback in self.at_end.values():
+        for callback in list(self.at_end.values()):
             callback()

@@ -7,6 +7,7 @@ import pytest
 from tidemill.api.share_sessions import (
     FINAL_EPOCH,
     LAST_EPOCH,
+    MOST_PARTITIONS,
     SessionKey,
     SharedPartition,
     ShareSessions,
@@ -74,3 +75,21 @@ def test_partitions_come_and_go_and_take_turns() -> None:
     assert firsts == {B, C}
     update_session(session, [], [B, C])
     assert session.rotated() == []
+
+
+def test_a_session_has_no_more_partitions_than_a_request_can_name() -> None:
+    session = ShareSessions(1).open(ANN, [])
+    update_session(session, [SharedPartition(bytes(16), index) for index in range(MOST_PARTITIONS)], [])
+    with pytest.raises(ApiError) as caught:
+        update_session(session, [SharedPartition(bytes(16), MOST_PARTITIONS)], [])
+    assert caught.value.code is ErrorCode.INVALID_REQUEST
+
+
+def test_a_session_that_ends_lets_go_of_its_connection() -> None:
+    sessions = ShareSessions(2)
+    forgotten = []
+    sessions.open(ANN, []).forget_connection = lambda: forgotten.append("first")
+    sessions.open(ANN, []).forget_connection = lambda: forgotten.append("second")
+    assert forgotten == ["first"]
+    sessions.remove(ANN)
+    assert forgotten == ["first", "second"]
