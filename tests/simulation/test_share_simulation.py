@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import os
-
 import pytest
+from seeded_runs import run_seed, run_seeds
 from share_simulation import Simulation
 
 from tidemill.coordination.share.partition import SharePartition
@@ -13,34 +12,14 @@ from tidemill.coordination.share.partition_runs import RecordState
 from tidemill.model.errors import ApiError
 
 DEFAULT_SEEDS = 100
-LAST_LINES = 40
-
-
-def seeds() -> list[int]:
-    if "TIDEMILL_SEED" in os.environ:
-        return [int(os.environ["TIDEMILL_SEED"])]
-    return list(range(int(os.environ.get("TIDEMILL_SEEDS", DEFAULT_SEEDS))))
-
-
-def run(seed: int) -> Simulation:
-    simulation = Simulation(seed)
-    try:
-        simulation.run()
-    except Exception as error:
-        transcript = "\n".join(simulation.transcript[-LAST_LINES:])
-        pytest.fail(f"{transcript}\n{error!r}\nreplay with TIDEMILL_SEED={seed}")
-    return simulation
 
 
 def test_share_partitions_keep_their_promises_under_random_trouble() -> None:
-    for seed in seeds():
-        simulation = run(seed)
-        if len(seeds()) == 1:
-            print("\n".join(simulation.transcript))
+    run_seeds(Simulation, DEFAULT_SEEDS)
 
 
 def test_a_seed_replays_identically() -> None:
-    assert run(7).transcript == run(7).transcript
+    assert run_seed(Simulation, 7).transcript == run_seed(Simulation, 7).transcript
 
 
 # -- the checks see what they should ----------------------------------------------------------------------
