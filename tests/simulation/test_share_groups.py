@@ -12,15 +12,14 @@ coordinator crash. Checked after each step:
 and at the end, when everything is healed and everybody has been heard of twice: every partition of every subscribed
 topic has state and a reader, and everybody who subscribes to something has something to read.
 
-`TIDEMILL_SEEDS=10000` runs as many; a failure names its seed, and `TIDEMILL_SEED=n` runs that one alone.
+`seeded_runs` says how to run more seeds, or one alone.
 """
 
 from __future__ import annotations
 
-import os
 import random
 
-import pytest
+from seeded_runs import run_seeds
 from share_group_driver import GROUP, ShareGroupDriver, topic_id
 from share_state_driver import ShareStateDriver
 
@@ -47,6 +46,7 @@ MEMBERS = ("a", "b", "c", "d", "e")
 class World:
     def __init__(self, seed: int) -> None:
         self.chance = random.Random(seed)
+        self.transcript: list[str] = []
         self.groups = ShareGroupDriver()
         self.states = self.groups.states = ShareStateDriver(
             ShareStateSettings(
@@ -60,12 +60,20 @@ class World:
         self.epochs = (0, 0)
         self.facts: dict[SharePartitionKey, tuple[int, int, dict[int, tuple[int, int]]]] = {}
 
+    def run(self) -> None:
+        for _ in range(STEPS):
+            self.step()
+        self.heal()
+        self.check_healed()
+
     def step(self) -> None:
         actions = (
             self.join, self.beat, self.beat, self.leave, self.put_topic, self.delete_topic, self.pass_time,
             self.initialize, self.initialize, self.lead, self.lead, self.crash_groups, self.crash_states,
         )  # fmt: skip
-        self.chance.choice(actions)()
+        action = self.chance.choice(actions)
+        action()
+        self.transcript.append(f"{action.__name__}: {self.groups.durable()}")
         self.check()
 
     # -- what may happen ------------------------------------------------------------------------------
@@ -232,22 +240,5 @@ class World:
                 assert member.assigned, f"{member.member_id} has nothing to read"
 
 
-SEEDS = (
-    [int(os.environ["TIDEMILL_SEED"])]
-    if "TIDEMILL_SEED" in os.environ
-    else range(int(os.environ.get("TIDEMILL_SEEDS", 100)))
-)
-CHUNKS = 10
-
-
-@pytest.mark.parametrize("chunk", range(min(CHUNKS, len(SEEDS))))
-def test_share_groups_survive_anything(chunk: int) -> None:
-    for seed in SEEDS[chunk::CHUNKS]:
-        world = World(seed)
-        try:
-            for _ in range(STEPS):
-                world.step()
-            world.heal()
-            world.check_healed()
-        except Exception as error:
-            raise AssertionError(f"seed {seed}") from error
+def test_share_groups_survive_anything() -> None:
+    run_seeds(World, default=100)
