@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import json
 import uuid
+from typing import Any
 
 import pytest
 from clients import CONFLUENT, Sent
 from cluster_under_test import Cluster
 from command_line import Run
+from confluent_kafka import ShareConsumer
 from group_members import member
+from share_wire import configure_group
 from waiting import wait_until
+
+from tidemill.testing import WireClient
 
 START_MS = 1_790_000_000_000
 COUNT = 10
@@ -106,3 +111,37 @@ def test_a_group_that_does_not_exist(run: Run, group: str) -> None:
         assert refused.stderr == (
             f"tidemill: group {group} does not exist: `tidemill groups list` shows what is there\n"
         )
+
+
+def test_a_share_group(run: Run, cluster: Cluster, filled: str, group: str) -> None:
+    with WireClient(cluster.bootstrap) as connection:
+        configure_group(connection, group, share_auto_offset_reset="earliest")
+    consumer = ShareConsumer({"bootstrap.servers": cluster.bootstrap, "group.id": group})
+    consumer.subscribe([filled])
+
+    def facts() -> dict[str, Any]:
+        consumer.poll(0.1)
+        (described,) = json.loads(run("groups", "describe", group, "--json").stdout)
+        found: dict[str, Any] = described
+        return found
+
+    consumer.poll(0.1)
+    wait_until(lambda: {"group": group, "state": "stable", "type": "share"} in listed(run), "the group")
+    wait_until(lambda: [each["lag"] for each in facts()["partitions"]] == [0, 0], "both partitions")
+    described = facts()
+    assert (described["type"], described["assignor"]) == ("share", "simple")
+    (only,) = described["members"]
+    assert [each["members"] for each in described["partitions"]] == [only["member"]] * 2
+    assert [each["start"] for each in described["partitions"]] == [COUNT, COUNT], "all is done with"
+    text = run("groups", "describe", group).stdout
+    assert text.startswith(f"share group {group}  state stable  assignor simple  members 1  lag 0\n")
+    assert "has members: stop them first" in run("groups", "delete", group, "--yes", code=2).stderr
+    consumer.close()
+    run("groups", "delete", group, "--yes")
+    assert group not in run("groups", "list").stdout
+    assert "does not exist" in run("groups", "describe", group, code=2).stderr
+
+
+def listed(run: Run) -> list[dict[str, str]]:
+    found: list[dict[str, str]] = json.loads(run("groups", "list", "--json").stdout)
+    return found

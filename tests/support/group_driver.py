@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 from tidemill.coordination.core import CancelTimer, CoordinatorRecord, Outcome, Token
 from tidemill.coordination.group.classic import ClassicGroup
 from tidemill.coordination.group.contract import GroupSettings, RequestContext
+from tidemill.coordination.group.modern import FixedTopics
 from tidemill.coordination.group.shard import GroupShard
 from tidemill.coordination.record_codec import decode_record, encode_key, encode_value
 from tidemill.coordination.records.group_records import RECORD_TYPES
@@ -52,6 +53,7 @@ class Marker(NamedTuple):
 class GroupDriver:
     def __init__(self, settings: GroupSettings | None = None, seed: int = 0) -> None:
         self.settings = settings or GroupSettings()
+        self.topics = FixedTopics()
         self.now_ms = START_MS
         self.log: list[tuple[CoordinatorRecord, int] | Marker] = []
         self.timers: dict[Hashable, int] = {}
@@ -64,7 +66,7 @@ class GroupDriver:
     # -- what a runtime does ----------------------------------------------------------------------------
 
     def _load(self) -> GroupShard:
-        self.shard = GroupShard(self.settings, self._randomness)
+        self.shard = GroupShard(self.settings, self._randomness, self.topics)
         replay_into(self.shard, self.log)
         self.run(self.shard.on_loaded(self.now_ms))
         return self.shard

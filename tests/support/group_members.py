@@ -38,6 +38,7 @@ KAFKA_PYTHON_POLL_SECONDS = 1.0
 """A poll of kafka-python that ends in the middle of a join loses the assignment: none does that soon."""
 JOIN_SECONDS = 30.0
 
+NEWER_PROTOCOL = "confluent-kafka, newer protocol"
 STRATEGIES = {
     "confluent-kafka": ("range", "roundrobin", "cooperative-sticky"),
     "kafka-python": ("range", "roundrobin", "sticky", "cooperative-sticky"),
@@ -95,15 +96,20 @@ class Member:
 
 
 class ConfluentMember(Member):
+    def _protocol_settings(self) -> dict[str, Any]:
+        return {
+            "partition.assignment.strategy": self.strategy,
+            "session.timeout.ms": SESSION_TIMEOUT_MS,
+            "heartbeat.interval.ms": HEARTBEAT_INTERVAL_MS,
+        }
+
     def _consume(self) -> None:
         settings = {
             "bootstrap.servers": self.bootstrap,
             "group.id": self.group,
-            "partition.assignment.strategy": self.strategy,
-            "session.timeout.ms": SESSION_TIMEOUT_MS,
-            "heartbeat.interval.ms": HEARTBEAT_INTERVAL_MS,
             "auto.offset.reset": "earliest",
             "enable.auto.commit": False,
+            **self._protocol_settings(),
         }
         if self.instance is not None:
             settings["group.instance.id"] = self.instance
@@ -122,6 +128,13 @@ class ConfluentMember(Member):
 
     def _on_assign(self, consumer: Any, partitions: Any) -> None:
         self.assignments += 1
+
+
+class NewerConfluentMember(ConfluentMember):
+    """It speaks the newer protocol; its strategy is an assignor of the broker."""
+
+    def _protocol_settings(self) -> dict[str, Any]:
+        return {"group.protocol": "consumer", "group.remote.assignor": self.strategy}
 
 
 class KafkaPythonMember(Member):
@@ -182,6 +195,7 @@ class AiokafkaMember(Member):
 
 MEMBERS: dict[str, type[Member]] = {
     "confluent-kafka": ConfluentMember,
+    NEWER_PROTOCOL: NewerConfluentMember,
     "kafka-python": KafkaPythonMember,
     "aiokafka": AiokafkaMember,
 }

@@ -22,6 +22,8 @@ ELSEWHERE = {
     "ConfigCommand": "kafka.admin.ConfigCommand",
     "StorageTool": "kafka.tools.StorageTool",
     "ConsoleConsumer": f"{PACKAGE}.consumer.ConsoleConsumer",
+    "ConsoleShareConsumer": f"{PACKAGE}.consumer.ConsoleShareConsumer",
+    "ShareGroupCommand": f"{PACKAGE}.consumer.group.ShareGroupCommand",
 }
 TOOL_SECONDS = 120
 

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from raw import batch_of, fetch_request, produce_request
 from sample_group_requests import group_requests
+from sample_share_administration import share_administration_requests
+from sample_share_requests import share_data_requests
 from sample_transaction_requests import transaction_requests
 
 from tidemill.testing.apis import APIS
@@ -64,7 +66,8 @@ def sample_frames(topic: str, topic_id: bytes) -> list[bytes]:
     """Header and body of every sample in every version on offer."""
     samples = [*_data_requests(topic, topic_id), *_topic_requests(topic), *_config_requests(topic)]
     samples += [*_cluster_requests(topic), *_producer_requests(topic), *group_requests(topic, topic_id)]
-    samples += transaction_requests(topic)
+    samples += [*transaction_requests(topic), *share_data_requests(topic_id)]
+    samples += share_administration_requests(topic, topic_id)
     assert {type(sample) for sample in samples} == set(APIS), "an API has no sample"
     return [
         encode_request(sample, version, correlation_id=number, client_id="a client")

@@ -21,6 +21,7 @@ from tidemill.model.configs import (
     topic_entries,
 )
 from tidemill.model.errors import ApiError, ErrorCode
+from tidemill.model.group_configs import group_entries
 from tidemill.wire.messages import alter_configs as legacy
 from tidemill.wire.messages import incremental_alter_configs as incremental
 from tidemill.wire.messages.describe_configs import (
@@ -75,6 +76,8 @@ class ConfigApi:
                 if name not in image.topics:
                     raise ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no topic {name!r}")
                 return topic_entries(image.config_of(ResourceType.TOPIC, name), layers)
+            case ResourceType.GROUP:
+                return group_entries(image.config_of(ResourceType.GROUP, name), layers)
             case ResourceType.BROKER if name == CLUSTER_DEFAULT:
                 return [entry for entry in broker_entries(layers) if entry.name in _cluster_defaults(image)]
             case ResourceType.BROKER:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from typing import NamedTuple, Protocol
 
 from tidemill.wire.frames import Response
@@ -31,3 +31,10 @@ class ResponseSlot(Protocol):
         ...
 
     def close_connection(self) -> None: ...
+
+    def when_connection_ends(self, key: Hashable, callback: Callable[[], object]) -> Callable[[], object]:
+        """Call this, and not what was given for the same key before, when the connection is closed.
+
+        Returns how to take it back.
+        """
+        ...

@@ -6,12 +6,9 @@ here the answer waits for the creation, and the first rebalance of a fresh broke
 
 from __future__ import annotations
 
-import asyncio
-
 from tidemill.api.context import RequestContext
 from tidemill.api.internal_topics import OFFSETS_TOPIC, SHARE_STATE_TOPIC, TRANSACTIONS_TOPIC
 from tidemill.api.services import Services
-from tidemill.api.topics import TopicApi
 from tidemill.coordination.partitioning import partition_for
 from tidemill.model.errors import ApiError, ErrorCode
 from tidemill.wire.messages.find_coordinator import (
@@ -27,10 +24,8 @@ TOPICS = {GROUP: OFFSETS_TOPIC, TRANSACTION: TRANSACTIONS_TOPIC, SHARE: SHARE_ST
 
 
 class CoordinatorApi:
-    def __init__(self, services: Services, topics: TopicApi) -> None:
+    def __init__(self, services: Services) -> None:
         self._services = services
-        self._topics = topics
-        self._creating = asyncio.Lock()
 
     async def find_coordinator(
         self, context: RequestContext, request: FindCoordinatorRequest
@@ -39,7 +34,7 @@ class CoordinatorApi:
         keys = request.coordinator_keys if is_batched else [request.key]
         try:
             topic = _topic_of(request.key_type, context.version)
-            await self._make_sure_of(topic)
+            await self._services.coordinators.internal_topics.make_sure_of(topic)
             coordinators = [self._find(topic, request.key_type, key) for key in keys]
         except ApiError as error:
             coordinators = [_nowhere(key, error.code, error.message) for key in keys]
@@ -53,13 +48,6 @@ class CoordinatorApi:
                 port=found.port,
             )
         return FindCoordinatorResponse(coordinators=coordinators)
-
-    async def _make_sure_of(self, topic: str) -> None:
-        if topic in self._services.metadata.image.topics:
-            return
-        async with self._creating:
-            if topic not in self._services.metadata.image.topics:
-                await self._topics.auto_create([topic])
 
     def _find(self, topic: str, key_type: int, key: str) -> Coordinator:
         if key_type == SHARE and key.count(":") < 2:

@@ -32,6 +32,7 @@ from tidemill.wire.messages.list_groups import ListedGroup, ListGroupsRequest, L
 from tidemill.wire.messages.sync_group import SyncGroupRequest, SyncGroupResponse
 
 if TYPE_CHECKING:
+    from tidemill.api.share_groups import ShareGroupApi
     from tidemill.coordination.group.shard import GroupShard
 
 PROTOCOL_NAME_NULLABLE_SINCE = 7
@@ -46,9 +47,10 @@ def group_context(context: RequestContext) -> GroupContext:
 
 
 class GroupApi:
-    def __init__(self, services: Services) -> None:
+    def __init__(self, services: Services, share_groups: Callable[[], ShareGroupApi]) -> None:
         self._services = services
         self._groups = services.groups
+        self._share_groups = share_groups
 
     # -- members --------------------------------------------------------------------------------------
 
@@ -145,6 +147,7 @@ class GroupApi:
 
     async def _delete(self, group_id: str) -> DeletableGroupResult:
         try:
+            await self._share_groups().delete_group_state(group_id)
             results: list[DeletableGroupResult] = await self._groups.submit(
                 group_id, lambda core, token, now_ms: core.delete_groups([group_id], token, now_ms)
             )

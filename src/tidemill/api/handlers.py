@@ -14,6 +14,7 @@ from tidemill.api.services import Services
 
 if TYPE_CHECKING:
     from tidemill.api.configs import ConfigApi
+    from tidemill.api.consumer_groups import ConsumerGroupApi
     from tidemill.api.coordinators import CoordinatorApi
     from tidemill.api.group_offsets import GroupOffsetApi
     from tidemill.api.groups import GroupApi
@@ -21,6 +22,12 @@ if TYPE_CHECKING:
     from tidemill.api.metadata import MetadataApi
     from tidemill.api.offsets import OffsetApi
     from tidemill.api.producers import ProducerApi
+    from tidemill.api.share_acknowledge import ShareAcknowledgeApi
+    from tidemill.api.share_fetch import ShareFetchApi
+    from tidemill.api.share_group_offsets import ShareGroupOffsetApi
+    from tidemill.api.share_groups import ShareGroupApi
+    from tidemill.api.share_members import ShareMembers
+    from tidemill.api.share_states import ShareStateApi
     from tidemill.api.telemetry import TelemetryApi
     from tidemill.api.topics import TopicApi
     from tidemill.api.transactions import TransactionApi
@@ -91,19 +98,64 @@ class Handlers:
     def coordinators(self) -> CoordinatorApi:
         from tidemill.api.coordinators import CoordinatorApi
 
-        return CoordinatorApi(self._services, self.topics)
+        return CoordinatorApi(self._services)
 
     @cached_property
     def groups(self) -> GroupApi:
         from tidemill.api.groups import GroupApi
 
-        return GroupApi(self._services)
+        return GroupApi(self._services, lambda: self.share_groups)
+
+    @cached_property
+    def consumer_groups(self) -> ConsumerGroupApi:
+        from tidemill.api.consumer_groups import ConsumerGroupApi
+
+        return ConsumerGroupApi(self._services)
 
     @cached_property
     def group_offsets(self) -> GroupOffsetApi:
         from tidemill.api.group_offsets import GroupOffsetApi
 
         return GroupOffsetApi(self._services)
+
+    @cached_property
+    def share_groups(self) -> ShareGroupApi:
+        from tidemill.api.share_groups import ShareGroupApi
+
+        return ShareGroupApi(self._services)
+
+    @cached_property
+    def share_group_offsets(self) -> ShareGroupOffsetApi:
+        from tidemill.api.share_group_offsets import ShareGroupOffsetApi
+
+        return ShareGroupOffsetApi(self._services, self.share_groups)
+
+    @cached_property
+    def share_states(self) -> ShareStateApi:
+        from tidemill.api.share_states import ShareStateApi
+
+        return ShareStateApi(self._services)
+
+    @cached_property
+    def _share_members(self) -> ShareMembers:
+        from tidemill.api.settings import whole_setting
+        from tidemill.api.share_members import ShareMembers
+        from tidemill.api.share_sessions import ShareSessions
+
+        slots = whole_setting("group.share.max.share.sessions", self._services.settings.layers)
+        return ShareMembers(self._services, self._services.coordinators.share_partitions, ShareSessions(slots))
+
+    @cached_property
+    def share_fetch(self) -> ShareFetchApi:
+        from tidemill.api.share_fetch import ShareFetchApi
+
+        return ShareFetchApi(self._services, self._share_members)
+
+    @cached_property
+    def share_acknowledge(self) -> ShareAcknowledgeApi:
+        from tidemill.api.share_acknowledge import ShareAcknowledgeApi
+
+        return ShareAcknowledgeApi(self._share_members)
 
     @cached_property
     def telemetry(self) -> TelemetryApi:

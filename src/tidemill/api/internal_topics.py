@@ -6,9 +6,12 @@ would refuse; so one broker works without any setting.
 
 from __future__ import annotations
 
+import asyncio
 from typing import NamedTuple
 
+from tidemill.api.services import Metadata
 from tidemill.api.settings import whole_setting
+from tidemill.metadata.controller import Controller
 from tidemill.metadata.image import MetadataImage
 from tidemill.metadata.topics import NewTopic
 from tidemill.model.configs import BrokerLayers
@@ -57,3 +60,24 @@ def blueprint(name: str, image: MetadataImage, layers: BrokerLayers) -> NewTopic
         configs = (*configs, ("min.insync.replicas", str(min_isr)))
     partitions = whole_setting(f"{found.keys}.num.partitions", layers)
     return NewTopic(name, partitions=partitions, replication_factor=replicas, configs=configs)
+
+
+class InternalTopics:
+    """Makes the topic of a coordinator when somebody first needs it."""
+
+    def __init__(self, metadata: Metadata, controller: Controller, layers: BrokerLayers) -> None:
+        self._metadata = metadata
+        self._controller = controller
+        self._layers = layers
+        self._creating = asyncio.Lock()
+
+    async def make_sure_of(self, topic: str) -> None:
+        if topic in self._metadata.image.topics:
+            return
+        async with self._creating:
+            if topic not in self._metadata.image.topics:
+                await self._metadata.change(
+                    lambda image: self._controller.create_topics(
+                        image, [blueprint(topic, image, self._layers)]
+                    )
+                )

@@ -1,7 +1,7 @@
 """The one way that every request takes: header, version, decoding, handler, errors, encoding.
 
-Produce and Fetch are coded by hand and may answer on the spot or from purgatory; all others are decoded by their
-schema, answered by a coroutine and encoded again. What a handler raises becomes the error of the response:
+Produce, Fetch and ShareFetch are coded by hand and may answer on the spot or from purgatory; all others are decoded by
+their schema, answered by a coroutine and encoded again. What a handler raises becomes the error of the response:
 
     ApiError             its code and text
     MalformedMessage     the connection is closed (there is nothing to answer to)
@@ -17,7 +17,7 @@ from typing import Any
 
 from tidemill.api.context import ANONYMOUS, RequestContext, ResponseSlot
 from tidemill.api.handlers import Handlers
-from tidemill.api.table import API_BY_KEY, API_VERSIONS, FETCH, PRODUCE, Api
+from tidemill.api.table import API_BY_KEY, API_VERSIONS, FETCH, PRODUCE, SHARE_FETCH, Api
 from tidemill.model.errors import ApiError, ErrorCode, MalformedMessage
 from tidemill.wire.frames import frame_response, read_fixed_header, read_request_header
 from tidemill.wire.schema import Message, decode, encode
@@ -34,7 +34,11 @@ Handler = Callable[[RequestContext, Any], Awaitable[Message]]
 class Pipeline:
     def __init__(self, handlers: Handlers) -> None:
         self._handlers = handlers
-        self._by_hand = {PRODUCE: handlers.produce.handle, FETCH: handlers.fetch.handle}
+        self._by_hand = {
+            PRODUCE: handlers.produce.handle,
+            FETCH: handlers.fetch.handle,
+            SHARE_FETCH: self._share_fetch,
+        }
         self._by_schema: dict[int, Handler] = {}
         self.request_counts: collections.Counter[int] = collections.Counter()
 
@@ -59,6 +63,12 @@ class Pipeline:
             return by_hand(context, frame, header.body_start, slot)
         request = decode(api.request_class(), version, bytes(frame), header.body_start)
         return self._answer(api, context, request, slot)
+
+    def _share_fetch(
+        self, context: RequestContext, frame: memoryview, position: int, slot: ResponseSlot
+    ) -> Coroutine[Any, Any, None] | None:
+        """Loaded when the first share consumer comes."""
+        return self._handlers.share_fetch.handle(context, frame, position, slot)
 
     async def _answer(self, api: Api, context: RequestContext, request: Message, slot: ResponseSlot) -> None:
         try:

@@ -16,9 +16,13 @@ from tidemill.replication.manager import ReplicaManager
 
 if TYPE_CHECKING:
     from tidemill.api.coordination import Coordinator
+    from tidemill.api.internal_topics import InternalTopics
+    from tidemill.api.share_partitions import SharePartitions
     from tidemill.api.transaction_gate import TransactionGate
     from tidemill.api.transaction_markers import MarkerWriter
     from tidemill.coordination.group.shard import GroupShard
+    from tidemill.coordination.share.persister import SharePersister
+    from tidemill.coordination.share.shard import ShareStateShard
     from tidemill.coordination.transaction.driven import DrivenShard
     from tidemill.coordination.transaction.producer_ids import ProducerIdStock
 
@@ -53,6 +57,18 @@ class Coordinators(Protocol):
 
     @property
     def producer_ids(self) -> ProducerIdStock: ...
+
+    @property
+    def internal_topics(self) -> InternalTopics: ...
+
+    @property
+    def share_states(self) -> Coordinator[ShareStateShard]: ...
+
+    @property
+    def share_persister(self) -> SharePersister: ...
+
+    @property
+    def share_partitions(self) -> SharePartitions: ...
 
 
 @dataclasses.dataclass(slots=True)

@@ -41,7 +41,7 @@ class Api(NamedTuple):
         return found
 
 
-PRODUCE, FETCH, API_VERSIONS = 0, 1, 18
+PRODUCE, FETCH, API_VERSIONS, SHARE_FETCH = 0, 1, 18, 78
 
 
 APIS = (
@@ -80,10 +80,25 @@ APIS = (
     Api(61, "DescribeProducers", 0, 0, 0, "producers.describe_producers", "describe_producers"),
     Api(65, "DescribeTransactions", 0, 0, 0, "transactions.describe_transactions", "describe_transactions"),
     Api(66, "ListTransactions", 0, 2, 0, "transactions.list_transactions", "list_transactions"),
+    Api(68, "ConsumerGroupHeartbeat", 0, 1, 0, "consumer_groups.heartbeat", "consumer_group_heartbeat"),
+    Api(69, "ConsumerGroupDescribe", 0, 1, 0, "consumer_groups.describe", "consumer_group_describe"),
     Api(71, "GetTelemetrySubscriptions", 0, 0, 0, "telemetry.get_subscriptions", "get_telemetry_subscriptions"),
     Api(72, "PushTelemetry", 0, 0, 0, "telemetry.push", "push_telemetry",
         gaps="metrics are accepted and dropped until the broker exports them"),
     Api(75, "DescribeTopicPartitions", 0, 0, 0, "metadata.describe_topic_partitions", "describe_topic_partitions"),
+    Api(76, "ShareGroupHeartbeat", 1, 1, 0, "share_groups.heartbeat", "share_group_heartbeat"),
+    Api(77, "ShareGroupDescribe", 1, 1, 0, "share_groups.describe", "share_group_describe"),
+    Api(SHARE_FETCH, "ShareFetch", 1, 2, 0, "share_fetch.handle", "share_fetch", gaps="lists no node endpoints"),
+    Api(79, "ShareAcknowledge", 1, 2, 0, "share_acknowledge.share_acknowledge", "share_acknowledge",
+        gaps="lists no node endpoints"),
+    Api(83, "InitializeShareGroupState", 0, 0, 0, "share_states.initialize", "initialize_share_group_state"),
+    Api(84, "ReadShareGroupState", 0, 0, 0, "share_states.read", "read_share_group_state"),
+    Api(85, "WriteShareGroupState", 0, 1, 0, "share_states.write", "write_share_group_state"),
+    Api(86, "DeleteShareGroupState", 0, 0, 0, "share_states.delete", "delete_share_group_state"),
+    Api(87, "ReadShareGroupStateSummary", 0, 1, 0, "share_states.summarize", "read_share_group_state_summary"),
+    Api(90, "DescribeShareGroupOffsets", 0, 1, 0, "share_group_offsets.describe", "describe_share_group_offsets"),
+    Api(91, "AlterShareGroupOffsets", 0, 0, 0, "share_group_offsets.alter", "alter_share_group_offsets"),
+    Api(92, "DeleteShareGroupOffsets", 0, 0, 0, "share_group_offsets.delete", "delete_share_group_offsets"),
 )  # fmt: skip
 
 API_BY_KEY = {api.key: api for api in APIS}

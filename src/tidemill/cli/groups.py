@@ -20,10 +20,16 @@ from tidemill.cli.errors import CommandError
 from tidemill.cli.group_facts import GroupFacts, PartitionFacts, describe_group, group_summaries
 from tidemill.cli.group_reset import Goal, Move, Target, carry_out, plan
 from tidemill.cli.output import print_json, print_table, remark
+from tidemill.cli.share_group_facts import (
+    ShareGroupFacts,
+    SharePartitionFacts,
+    describe_share_group,
+    share_group_summaries,
+)
 from tidemill.cli.times import parse_time_ms
 
 app = typer.Typer(
-    help="List, describe and delete consumer groups, and move their offsets.",
+    help="List, describe and delete groups, and move their offsets.",
     no_args_is_help=True,
     rich_markup_mode=None,
 )
@@ -40,7 +46,8 @@ def list_groups(
     properties: PropertyOption = None,
 ) -> None:
     """List all groups."""
-    summaries = group_summaries(Connection.of(bootstrap, timeout, properties))
+    connection = Connection.of(bootstrap, timeout, properties)
+    summaries = sorted({*group_summaries(connection), *share_group_summaries(connection)})
     if json:
         print_json([summary._asdict() for summary in summaries])
     elif summaries:
@@ -59,7 +66,7 @@ def describe(
 ) -> None:
     """Show members, who reads what, and how far behind each partition is."""
     connection = Connection.of(bootstrap, timeout, properties)
-    facts = [describe_group(connection, name) for name in names]
+    facts = [describe_share_group(connection, name) or describe_group(connection, name) for name in names]
     if json:
         print_json([fact.as_json() for fact in facts])
         return
@@ -160,8 +167,11 @@ def _print_moves(moves: list[Move]) -> None:
     print_table(("topic", "partition", "committed", "new"), rows)
 
 
-def _print_group(fact: GroupFacts) -> None:
+def _print_group(fact: GroupFacts | ShareGroupFacts) -> None:
+    is_share = isinstance(fact, ShareGroupFacts)
+    kind = "share group" if is_share else "group"
+    fields: tuple[str, ...] = SharePartitionFacts._fields if is_share else PartitionFacts._fields
     assignor = f"  assignor {fact.assignor}" if fact.assignor else ""
     lag = sum(partition.lag or 0 for partition in fact.partitions)
-    print(f"group {fact.group}  state {fact.state}{assignor}  members {len(fact.members)}  lag {lag}")
-    print_table(PartitionFacts._fields, [partition.as_row() for partition in fact.partitions])
+    print(f"{kind} {fact.group}  state {fact.state}{assignor}  members {len(fact.members)}  lag {lag}")
+    print_table(fields, [partition.as_row() for partition in fact.partitions])

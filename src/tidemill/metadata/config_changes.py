@@ -1,4 +1,4 @@
-"""Decisions about configurations of topics, of one broker, and of all brokers (the empty broker name).
+"""Decisions about configurations of topics, of groups, of one broker, and of all brokers (the empty broker name).
 
 Two kinds of request exist. The incremental one says per key what to do:
 
@@ -9,8 +9,8 @@ The legacy one replaces everything a resource has by what it lists. In both, a r
 or not at all, and it is the resulting configuration that is validated, not the change: keys that contradict
 each other are refused in whatever order they come.
 
-Limits: configurations of client metrics and of groups are carried in the image, but not changed here yet;
-the levels of loggers live in the broker and are no metadata at all.
+Limits: configurations of client metrics are carried in the image, but not changed here yet; the levels of
+loggers live in the broker and are no metadata at all.
 """
 
 from __future__ import annotations
@@ -27,10 +27,15 @@ from tidemill.metadata.topic_names import check_topic_name
 from tidemill.model.config_keys import ConfigKey, ConfigType, InvalidConfig
 from tidemill.model.configs import BROKER_CONFIGS, validate_broker, validate_topic
 from tidemill.model.errors import ApiError, ErrorCode
+from tidemill.model.group_configs import GROUP_CONFIGS, validate_group
 from tidemill.model.topic_configs import TOPIC_CONFIGS
 from tidemill.wire.schema import Message
 
 MAX_VALUE_LENGTH = 0x7FFF
+_KEYS: dict[int, dict[str, ConfigKey]] = {
+    ResourceType.TOPIC: TOPIC_CONFIGS,
+    ResourceType.GROUP: GROUP_CONFIGS,
+}
 
 
 class Operation(enum.IntEnum):
@@ -139,6 +144,9 @@ def _check_resource(resource: ConfigResource) -> None:
         if not resource.name:
             raise _invalid_request("Default topic resources are not allowed.")
         check_topic_name(resource.name)
+    elif resource.type == ResourceType.GROUP:
+        if not resource.name:
+            raise _invalid_request("Default group resources are not allowed.")
     elif resource.type == ResourceType.BROKER:
         if resource.name != CLUSTER_DEFAULT and not (resource.name.isascii() and resource.name.isdigit()):
             raise _invalid_request("Unable to parse broker name as a base 10 number.")
@@ -193,7 +201,7 @@ def _changed_list(resource: ConfigResource, before: str | None, change: ConfigCh
 
 
 def _key(resource: ConfigResource, name: str) -> ConfigKey | None:
-    return (TOPIC_CONFIGS if resource.type == ResourceType.TOPIC else BROKER_CONFIGS).get(name)
+    return _KEYS.get(resource.type, BROKER_CONFIGS).get(name)
 
 
 def _entries(text: str | None) -> list[str]:
@@ -209,6 +217,8 @@ def _validate(
 ) -> None:
     if resource.type == ResourceType.TOPIC:
         validate_topic(after, settings.layers(image))
+    elif resource.type == ResourceType.GROUP:
+        validate_group(new_values, settings.layers(image))
     else:
         validate_broker(new_values, for_all_brokers=resource.name == CLUSTER_DEFAULT)
 
@@ -219,6 +229,8 @@ def _check_existence(image: MetadataImage, resource: ConfigResource) -> None:
             raise ApiError(
                 ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"The topic '{resource.name}' does not exist."
             )
+    elif resource.type == ResourceType.GROUP:
+        return  # a group may be configured before its first member comes
     elif resource.name != CLUSTER_DEFAULT and int(resource.name) not in image.brokers:
         raise ApiError(ErrorCode.BROKER_ID_NOT_REGISTERED, f"No broker with id {resource.name} found.")
 

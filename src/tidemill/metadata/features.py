@@ -4,11 +4,15 @@ A level is a number in the metadata log; a member says at its registration which
 cluster begins with what this release supports at most:
 
     >>> [(record.name, record.feature_level) for record in bootstrap_records()]
-    [('metadata.version', 30), ('transaction.version', 2)]
+    [('metadata.version', 30), ('group.version', 1), ('share.version', 1), ('transaction.version', 2)]
 
-Apache Kafka 4.3 finalizes four more for a new cluster (group 1, share 1, streams 1, eligible leader replicas 1). Each
-gets a line in `SUPPORTED_FEATURES` when the protocol behind it works here; levels
-that a Kafka controller wrote are kept in the image and shown as they are.
+`group.version` 1 is the newer protocol of consumer groups (ConsumerGroupHeartbeat), `share.version` 1 are share groups;
+clients that see them finalized may use them. A cluster whose log was begun by an older release does not have the levels
+until somebody sets them.
+
+Apache Kafka 4.3 finalizes two more for a new cluster (streams 1, eligible leader replicas 1). Each gets a
+line in `SUPPORTED_FEATURES` when the protocol behind it works here; levels that a Kafka controller wrote are kept in
+the image and shown as they are.
 """
 
 from __future__ import annotations
@@ -25,6 +29,8 @@ from tidemill.model.errors import TidemillError
 
 SUPPORTED_FEATURES = (
     FeatureRange(METADATA_VERSION_FEATURE, MINIMUM_METADATA_VERSION, LATEST_METADATA_VERSION),
+    FeatureRange("group.version", 0, 1),
+    FeatureRange("share.version", 0, 1),
     FeatureRange("transaction.version", 0, 2),
 )
 

@@ -99,7 +99,13 @@ class Broker:
         self._metadata = MetadataService(self._quorum, self._apply)
         self._directories = DirectoryReports(self.options.node_id, self._controller, self._logs, self.epoch)
         self._coordinators = Coordinators(
-            self._replicas, self._metadata, self._wheel, self._clock, self._randomness, self._settings.layers
+            self._replicas,
+            self._metadata,
+            self._controller,
+            self._wheel,
+            self._clock,
+            self._randomness,
+            self._settings.layers,
         )
         self._flusher = Flusher(self._replicas)
         self._housekeeping = Housekeeping(self._logs, self._metadata, self._clock, lambda: self._settings)

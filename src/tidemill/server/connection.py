@@ -21,7 +21,7 @@ import logging
 import os
 import socket
 from collections import deque
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Hashable
 from typing import Any
 
 from tidemill.model.errors import MalformedMessage
@@ -75,6 +75,11 @@ class Slot:
     def close_connection(self) -> None:
         self._connection.close()
 
+    def when_connection_ends(self, key: Hashable, callback: Callable[[], object]) -> Callable[[], object]:
+        at_end = self._connection.at_end
+        at_end[key] = callback
+        return lambda: at_end.pop(key, None)
+
 
 class Connection:
     def __init__(
@@ -106,6 +111,8 @@ class Connection:
         self._is_writing = False
         self._is_draining = False
         self.is_closed = False
+        self.at_end: dict[Hashable, Callable[[], object]] = {}
+        """What depends on this connection and ends with it."""
         self.received_bytes = 0
         self.request_count = 0
         self.last_active = loop.time()
@@ -374,3 +381,5 @@ class Connection:
         self._on_close(self)
         for slot in abandoned:
             slot.on_abandoned()
+        for callback in list(self.at_end.values()):
+            callback()

@@ -6,12 +6,14 @@ asks for it: a broker without groups is up sooner.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from tidemill.api.internal_topics import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
+from tidemill.api.internal_topics import OFFSETS_TOPIC, SHARE_STATE_TOPIC, TRANSACTIONS_TOPIC, InternalTopics
 from tidemill.api.services import Metadata
+from tidemill.metadata.controller import Controller
+from tidemill.metadata.image import ResourceType
 from tidemill.model.configs import BrokerLayers
 from tidemill.model.ids import TopicPartition
 from tidemill.ports.clock import Clock
@@ -21,11 +23,15 @@ from tidemill.replication.partition import Role
 from tidemill.timing.wheel import TimingWheel
 
 if TYPE_CHECKING:
+    from tidemill.api.cluster_topics import ClusterTopics
     from tidemill.api.coordination import Coordinator
+    from tidemill.api.share_partitions import LedPartition, SharePartitions
     from tidemill.api.transaction_gate import TransactionGate
     from tidemill.api.transaction_markers import MarkerSender, MarkerWriter
     from tidemill.coordination.group.shard import GroupShard
     from tidemill.coordination.runtime import CoordinatorRuntime
+    from tidemill.coordination.share.persister import SharePersister
+    from tidemill.coordination.share.shard import ShareStateShard
     from tidemill.coordination.transaction.driven import DrivenShard
     from tidemill.coordination.transaction.producer_ids import ProducerIdStock
     from tidemill.coordination.transaction.verification import VerificationGuards
@@ -38,6 +44,7 @@ class Coordinators:
         self,
         replicas: ReplicaManager,
         metadata: Metadata,
+        controller: Controller,
         wheel: TimingWheel,
         clock: Clock,
         randomness: Randomness,
@@ -49,6 +56,7 @@ class Coordinators:
         self._clock = clock
         self._randomness = randomness
         self._layers = layers
+        self.internal_topics = InternalTopics(metadata, controller, layers)
         self._runtimes: dict[str, CoordinatorRuntime[Any]] = {}
 
     @cached_property
@@ -62,7 +70,7 @@ class Coordinators:
         settings = group_settings(self._layers)
         runtime = CoordinatorRuntime(
             OFFSETS_TOPIC,
-            lambda index: GroupShard(settings, self._randomness),
+            lambda index: GroupShard(settings, self._randomness, self.topics, self._group_configs),
             CoordinatorLog(self._replicas, OFFSETS_TOPIC),
             self._wheel,
             self._clock,
@@ -70,6 +78,15 @@ class Coordinators:
         )
         self._runtimes[OFFSETS_TOPIC] = runtime
         return Coordinator(runtime, self._partition_count)
+
+    def _group_configs(self, group_id: str) -> Mapping[str, str]:
+        return self._metadata.image.config_of(ResourceType.GROUP, group_id)
+
+    @cached_property
+    def topics(self) -> ClusterTopics:
+        from tidemill.api.cluster_topics import ClusterTopics
+
+        return ClusterTopics(lambda: self._metadata.image)
 
     @cached_property
     def transactions(self) -> Coordinator[DrivenShard]:
@@ -100,6 +117,70 @@ class Coordinators:
         version = self._metadata.image.features.get(TRANSACTION_VERSION_FEATURE, 0)
         shard = TransactionShard(transaction_settings(self._layers, version), epoch, self.producer_ids)
         return DrivenShard(shard, self._sender.write, self._sender.retry)
+
+    @cached_property
+    def share_states(self) -> Coordinator[ShareStateShard]:
+        from tidemill.api.coordination import Coordinator
+        from tidemill.api.share_settings import share_log_settings
+        from tidemill.coordination.runtime import CoordinatorRuntime
+        from tidemill.replication.coordinator_log import CoordinatorLog
+
+        runtime = CoordinatorRuntime(
+            SHARE_STATE_TOPIC,
+            self._make_share_state_shard,
+            CoordinatorLog(self._replicas, SHARE_STATE_TOPIC),
+            self._wheel,
+            self._clock,
+            share_log_settings(self._layers),
+        )
+        self._runtimes[SHARE_STATE_TOPIC] = runtime
+        return Coordinator(runtime, self._partition_count)
+
+    def _make_share_state_shard(self, index: int) -> ShareStateShard:
+        from tidemill.api.share_settings import share_state_settings
+        from tidemill.coordination.share.shard import ShareStateShard
+
+        return ShareStateShard(
+            share_state_settings(self._layers),
+            self.topics,
+            lambda offset: self._prune_share_states(index, offset),
+        )
+
+    def _prune_share_states(self, index: int, offset: int) -> None:
+        """What lies before is not needed any more; if it cannot be cut now, another time will do."""
+        partition = self._replicas.partitions.get(TopicPartition(SHARE_STATE_TOPIC, index))
+        if partition is not None and partition.log is not None:
+            partition.log.increase_log_start_offset(min(offset, partition.high_watermark))
+
+    @cached_property
+    def share_persister(self) -> SharePersister:
+        from tidemill.api.share_persister import CoordinatorPersister
+
+        return CoordinatorPersister(self.share_states, self.internal_topics)
+
+    @cached_property
+    def share_partitions(self) -> SharePartitions:
+        from tidemill.api.share_group_settings import share_group_settings
+        from tidemill.api.share_partitions import SharePartitions
+        from tidemill.api.share_reading import initial_offset
+
+        return SharePartitions(
+            self.share_persister,
+            self._replicas.fetch_purgatory,
+            self._wheel,
+            self._clock,
+            lambda group_id: share_group_settings(self._metadata.image, self._layers, group_id),
+            lambda where, settings: initial_offset(self._replicas, where, settings, self._clock.wall_ms()),
+        )
+
+    def _is_led(self, led: LedPartition) -> bool:
+        partition = self._replicas.partitions.get(led.where)
+        return (
+            partition is not None
+            and partition.topic_id == led.key.topic_id
+            and partition.log is not None
+            and partition.is_led_in(led.leader_epoch)
+        )
 
     @cached_property
     def producer_ids(self) -> ProducerIdStock:
@@ -133,6 +214,9 @@ class Coordinators:
 
     def apply(self, changed: Iterable[TopicPartition]) -> None:
         """The replicas have their new roles: coordinate what is led here, give up what is not."""
+        changed = list(changed)
+        if "share_partitions" in self.__dict__:
+            self.share_partitions.partitions_changed(changed, self._is_led)
         for topic_partition in changed:
             runtime = self._runtime_of(topic_partition.topic)
             if runtime is None:
@@ -142,12 +226,20 @@ class Coordinators:
                 runtime.become_leader(topic_partition.partition, partition.leader_epoch)
             else:
                 runtime.resign(topic_partition.partition)
+        self._topics_changed({topic_partition.topic for topic_partition in changed})
+
+    def _topics_changed(self, names: set[str]) -> None:
+        """Groups that read them may have something new to share out."""
+        if names and OFFSETS_TOPIC in self._runtimes:
+            self.groups.runtime.tell_all(lambda core, now_ms: core.on_topics_changed(names, now_ms))
 
     def topics_deleted(self, names: Iterable[str]) -> None:
-        """Their committed offsets go too."""
+        """Their committed offsets go too, and the state of their share partitions."""
         deleted = sorted(names)
         if deleted and OFFSETS_TOPIC in self._runtimes:
             self.groups.runtime.tell_all(lambda core, now_ms: core.on_topics_deleted(deleted, now_ms))
+        if deleted and SHARE_STATE_TOPIC in self._runtimes:
+            self.share_states.runtime.tell_all(lambda core, now_ms: core.on_topics_deleted(now_ms))
 
     def stop(self) -> None:
         for runtime in self._runtimes.values():
@@ -156,6 +248,8 @@ class Coordinators:
     def _runtime_of(self, topic: str) -> CoordinatorRuntime[Any] | None:
         if topic == OFFSETS_TOPIC:
             return self.groups.runtime
+        if topic == SHARE_STATE_TOPIC:
+            return self.share_states.runtime
         return self.transactions.runtime if topic == TRANSACTIONS_TOPIC else None
 
     def _partition_count(self, topic: str) -> int:

@@ -24,6 +24,7 @@ from collections.abc import Iterator
 from tidemill.model.errors import TidemillError
 from tidemill.ports.files import OpenFile
 from tidemill.wire.batch import HEADER_SIZE, LOG_OVERHEAD, MAGIC, BatchHeader, checksum, read_header
+from tidemill.wire.frames import SlicedFile
 
 CHUNK_BYTES = 64 * 1024
 PAGE_BYTES = 4096
@@ -92,7 +93,7 @@ def find_offset(
 
 
 def scan_headers(
-    file: OpenFile, position: int, end: int, least_offset: int = 0, chunk_bytes: int = CHUNK_BYTES
+    file: SlicedFile, position: int, end: int, least_offset: int = 0, chunk_bytes: int = CHUNK_BYTES
 ) -> Iterator[tuple[int, BatchHeader]]:
     """(position, header) of each batch from `position` to `end`; offsets must grow from `least_offset` on."""
     chunk, chunk_start = b"", position

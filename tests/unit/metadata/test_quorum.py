@@ -47,7 +47,12 @@ def epoch_on_disk(files: MemoryFiles) -> int:
 class TestStart:
     def test_a_new_cluster_begins_with_its_features_and_its_broker(self, node: QuorumNode) -> None:
         image = node.quorum.image
-        assert dict(image.features) == {"metadata.version": 30, "transaction.version": 2}
+        assert dict(image.features) == {
+            "metadata.version": 30,
+            "group.version": 1,
+            "share.version": 1,
+            "transaction.version": 2,
+        }
         assert image.cluster_id == CLUSTER_ID
         assert image.is_active(1) and node.quorum.leader_epoch == 1
         assert image.offset == node.quorum.next_offset - 1 == node.quorum.committed_offset
@@ -346,5 +351,5 @@ def test_a_quorum_opens_where_nothing_is_yet() -> None:
     files.make_directory(DATA)
     quorum = QuorumOfOne.open(files, DATA, node_id=7, cluster_id=CLUSTER_ID, clock=HandClock())
     commit = quorum.commit()
-    assert commit is not None and commit.changes.features == {"metadata.version", "transaction.version"}
-    assert quorum.image.offset == 2
+    assert commit is not None and commit.changes.features == set(commit.image.features)
+    assert quorum.image.offset == len(quorum.image.features), "a change of the leader, then one record for each"

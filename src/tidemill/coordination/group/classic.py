@@ -37,6 +37,7 @@ from __future__ import annotations
 
 import dataclasses
 import enum
+from collections.abc import Iterable
 
 from tidemill.coordination.core import CoordinatorRecord
 from tidemill.coordination.group.classic_subscription import subscribed_topics
@@ -91,6 +92,13 @@ class JoinTimer:
 @dataclasses.dataclass(frozen=True, slots=True)
 class SyncTimer:
     """The time to sync is over: who has not done so is out."""
+
+    group_id: str
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class ReassignTimer:
+    """The group has an assignment that no leader made: it has to rebalance."""
 
     group_id: str
 
@@ -155,6 +163,11 @@ class ClassicGroup:
     def is_abandoned(self) -> bool:
         """Everybody left and the record that says so could not be written."""
         return self.state is PREPARING and not len(self.members) and not self.members.pending
+
+    @property
+    def has_foreign_assignment(self) -> bool:
+        """It was a consumer group until its last record, and no leader has assigned anything since."""
+        return self.state is STABLE and self.stored is not None and self.stored.leader is None
 
     @property
     def uses_consumer_protocol(self) -> bool:
@@ -302,7 +315,14 @@ class ClassicGroup:
             raise ApiError(ErrorCode.ILLEGAL_GENERATION)
 
     def check_commit(
-        self, member_id: str, instance_id: str | None, generation: int, *, is_transactional: bool
+        self,
+        member_id: str,
+        instance_id: str | None,
+        generation: int,
+        *,
+        is_transactional: bool,
+        api_version: int = 0,
+        partitions: Iterable[tuple[str, int]] = (),
     ) -> None:
         """A commit without generation is that of a consumer that assigns itself: only in an empty group.
 

@@ -17,7 +17,7 @@ the four things a core may do besides reading its state:
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterable, Mapping
 from typing import Any, Protocol
 
 from tidemill.coordination.core import CancelTimer, CoordinatorRecord, Outcome, Reply, SetTimer, Token
@@ -28,6 +28,39 @@ NO_GENERATION = -1
 CONSUMER_PROTOCOL_TYPE = "consumer"
 
 MINUTE_MS = 60_000
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class ConsumerSettings:
+    """`group.consumer.*`: what groups of the newer protocol obey."""
+
+    session_timeout_ms: int = 45_000
+    heartbeat_interval_ms: int = 5_000
+    max_size: int = 0x7FFF_FFFF
+    assignors: tuple[str, ...] = ("uniform", "range")
+    """The first is for groups whose members have no wish."""
+    allows_upgrade: bool = True
+    """A classic group becomes a consumer group when the first such member joins it."""
+    allows_downgrade: bool = True
+    """A consumer group becomes classic when only members of the classic protocol are left."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class ShareSettings:
+    """`group.share.*`: what share groups obey."""
+
+    session_timeout_ms: int = 45_000
+    heartbeat_interval_ms: int = 5_000
+    max_size: int = 200
+    initialize_retry_interval_ms: int = 30_000
+
+    def with_own(self, configs: Mapping[str, str]) -> ShareSettings:
+        """With what was set for one group."""
+        return dataclasses.replace(
+            self,
+            session_timeout_ms=int(configs.get("share.session.timeout.ms", self.session_timeout_ms)),
+            heartbeat_interval_ms=int(configs.get("share.heartbeat.interval.ms", self.heartbeat_interval_ms)),
+        )
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -43,6 +76,8 @@ class GroupSettings:
     offset_metadata_max_bytes: int = 4096
     offsets_retention_ms: int = 10_080 * MINUTE_MS
     offsets_retention_check_interval_ms: int = 600_000
+    consumer: ConsumerSettings = ConsumerSettings()
+    share: ShareSettings = ShareSettings()
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -93,9 +128,16 @@ class Group(Protocol):
         ...
 
     def check_commit(
-        self, member_id: str, instance_id: str | None, generation: int, *, is_transactional: bool
+        self,
+        member_id: str,
+        instance_id: str | None,
+        generation: int,
+        *,
+        is_transactional: bool,
+        api_version: int,
+        partitions: Iterable[tuple[str, int]],
     ) -> None:
-        """Whether this member may commit offsets now."""
+        """Whether this member may commit offsets of these partitions now."""
         ...
 
     def keep_session(self, member_id: str, step: Step) -> None:

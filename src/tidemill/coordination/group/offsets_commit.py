@@ -13,7 +13,7 @@ before it is ILLEGAL_GENERATION. From 10 topics come by id: whoever calls has pu
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 from tidemill.coordination.core import CoordinatorRecord
 from tidemill.coordination.group.contract import Group, RequestContext, Step
@@ -94,7 +94,14 @@ def refused_commit(request: OffsetCommitRequest, code: ErrorCode) -> OffsetCommi
 def _check_commit(group: Group | None, request: OffsetCommitRequest, context: RequestContext) -> None:
     generation = request.generation_id_or_member_epoch
     if group is not None:
-        group.check_commit(request.member_id, request.group_instance_id, generation, is_transactional=False)
+        group.check_commit(
+            request.member_id,
+            request.group_instance_id,
+            generation,
+            is_transactional=False,
+            api_version=context.api_version,
+            partitions=_partitions(request),
+        )
     elif generation >= 0:
         is_new = context.api_version >= FIRST_VERSION_WITH_GROUP_ID_NOT_FOUND
         raise ApiError(ErrorCode.GROUP_ID_NOT_FOUND if is_new else ErrorCode.ILLEGAL_GENERATION)
@@ -152,7 +159,12 @@ def refused_transactional_commit(request: TxnOffsetCommitRequest, code: ErrorCod
 def _check_transactional_commit(group: Group | None, request: TxnOffsetCommitRequest) -> None:
     if group is not None:
         group.check_commit(
-            request.member_id, request.group_instance_id, request.generation_id, is_transactional=True
+            request.member_id,
+            request.group_instance_id,
+            request.generation_id,
+            is_transactional=True,
+            api_version=0,
+            partitions=_partitions(request),
         )
     elif request.generation_id >= 0:
         raise ApiError(ErrorCode.ILLEGAL_GENERATION)
@@ -175,6 +187,12 @@ def _transactional_response(
 
 
 # -- what both write --------------------------------------------------------------------------------------
+
+
+def _partitions(request: OffsetCommitRequest | TxnOffsetCommitRequest) -> Iterator[tuple[str, int]]:
+    for topic in request.topics:
+        for partition in topic.partitions:
+            yield topic.name, partition.partition_index
 
 
 def _metadata_error(metadata: str | None, max_metadata: int) -> ErrorCode:

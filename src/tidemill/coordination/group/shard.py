@@ -14,8 +14,9 @@ Replies are response messages. Requests about one group get the whole response. 
 joins with the parts of other shards.
 
 Kinds of groups: `_groups` holds groups of every kind, told apart by their class; what all must be able to do is
-`contract.Group`. A new kind adds its class to `_groups`, its record types to `_replayers`, its timers to `on_timer`,
-and its answer to classic requests where `_classic_or_refuse` refuses them now.
+`contract.Group`. A new kind adds its class to `_groups`, its record types to `_replayers` and its timers to `on_timer`.
+Classic groups are served here, consumer groups by `consumer_shard`, which also answers classic requests to them, and
+share groups by `share_shard`.
 
 Limits: records of types that nobody here knows are left alone: they stay in the log, and `unknown_records` counts
 them. `now_ms` is wall-clock time, because it is stored in records; a driver that maps `due_ms - now_ms` to a monotonic
@@ -26,7 +27,7 @@ clock makes timers independent of jumps. Expiry and the cleaning up after delete
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Hashable, Iterable, Iterator
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Set
 from itertools import islice
 from typing import Any
 
@@ -36,6 +37,7 @@ from tidemill.coordination.group.classic import (
     GROUP_METADATA,
     ClassicGroup,
     JoinTimer,
+    ReassignTimer,
     SessionTimer,
     SyncTimer,
     join_failure,
@@ -43,6 +45,8 @@ from tidemill.coordination.group.classic import (
 from tidemill.coordination.group.classic_join import Join, check_join
 from tidemill.coordination.group.classic_leave import leave, leave_response, leaving_members
 from tidemill.coordination.group.classic_sync import heartbeat, sync
+from tidemill.coordination.group.consumer_group import ConsumerGroup, ConsumerTimer
+from tidemill.coordination.group.consumer_shard import ConsumerGroups
 from tidemill.coordination.group.contract import (
     NO_MEMBER_ID,
     Group,
@@ -50,6 +54,7 @@ from tidemill.coordination.group.contract import (
     RequestContext,
     Step,
 )
+from tidemill.coordination.group.modern import FixedTopics, Topics
 from tidemill.coordination.group.offsets import (
     LEGACY_OFFSET_COMMIT,
     OFFSET_COMMIT,
@@ -63,8 +68,11 @@ from tidemill.coordination.group.offsets_commit import (
 )
 from tidemill.coordination.group.offsets_expiry import expired_offsets
 from tidemill.coordination.group.offsets_fetch import fetch_offsets
+from tidemill.coordination.group.share_group import ShareGroup, ShareSessionTimer
+from tidemill.coordination.group.share_shard import GroupConfigs, ShareGroups
 from tidemill.model.errors import ApiError, ErrorCode
 from tidemill.ports.randomness import Randomness
+from tidemill.wire.messages.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest
 from tidemill.wire.messages.delete_groups import DeletableGroupResult
 from tidemill.wire.messages.describe_groups import DescribedGroup
 from tidemill.wire.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
@@ -94,11 +102,22 @@ class DeletedTopicsTimer:
     """Offsets of deleted topics are still there."""
 
 
+def _no_configs(group_id: str) -> Mapping[str, str]:
+    return {}
+
+
 class GroupShard:
     """A `core.CoordinatorCore`."""
 
-    def __init__(self, settings: GroupSettings, randomness: Randomness) -> None:
+    def __init__(
+        self,
+        settings: GroupSettings,
+        randomness: Randomness,
+        topics: Topics | None = None,
+        configs: GroupConfigs = _no_configs,
+    ) -> None:
         self.settings = settings
+        self.topics: Topics = FixedTopics() if topics is None else topics
         self.offsets = Offsets()
         self.unknown_records = 0
         self._randomness = randomness
@@ -109,6 +128,10 @@ class GroupShard:
             OFFSET_COMMIT: self._replay_offset,
             GROUP_METADATA: self._replay_classic_group,
         }
+        self._consumer = ConsumerGroups(self._groups, self.topics, settings, randomness)
+        self._replayers.update(self._consumer.replayers())
+        self._share = ShareGroups(self._groups, self.topics, settings, configs)
+        self._replayers.update(self._share.replayers())
 
     def group(self, group_id: str) -> Group | None:
         return self._groups.get(group_id)
@@ -157,6 +180,8 @@ class GroupShard:
             group.restore_timers(step)
             if isinstance(group, ClassicGroup) and len(group.members) > self.settings.max_size:
                 classic_rebalance.prepare_rebalance(group, self.settings, step)
+            elif isinstance(group, ClassicGroup) and group.has_foreign_assignment:
+                step.set_timer(ReassignTimer(group.group_id), 0)
         step.set_timer(ExpiryTimer(), self.settings.offsets_retention_check_interval_ms)
         return step.outcome
 
@@ -176,7 +201,11 @@ class GroupShard:
             self._expire(step)
         elif isinstance(key, DeletedTopicsTimer):
             self._clean_deleted_topics(step)
-        elif isinstance(key, SessionTimer | JoinTimer | SyncTimer):
+        elif isinstance(key, ConsumerTimer):
+            self._consumer.on_timer(key, step)
+        elif isinstance(key, ShareSessionTimer):
+            self._share.on_timer(key, step)
+        elif isinstance(key, SessionTimer | JoinTimer | SyncTimer | ReassignTimer):
             group = self._groups.get(key.group_id)
             if isinstance(group, ClassicGroup):
                 self._on_classic_timer(group, key, step)
@@ -184,12 +213,15 @@ class GroupShard:
         return step.outcome
 
     def _on_classic_timer(
-        self, group: ClassicGroup, key: SessionTimer | JoinTimer | SyncTimer, step: Step
+        self, group: ClassicGroup, key: SessionTimer | JoinTimer | SyncTimer | ReassignTimer, step: Step
     ) -> None:
         if isinstance(key, SessionTimer):
             classic_rebalance.on_session_due(group, key.member_id, self.settings, step)
         elif isinstance(key, JoinTimer):
             classic_rebalance.on_join_due(group, self.settings, step)
+        elif isinstance(key, ReassignTimer):
+            if group.has_foreign_assignment:
+                classic_rebalance.prepare_rebalance(group, self.settings, step)
         else:
             classic_rebalance.on_sync_due(group, self.settings, step)
 
@@ -207,14 +239,19 @@ class GroupShard:
         step = Step(now_ms)
         code = check_join(request, self.settings)
         group = self._groups.get(request.group_id)
-        if code is ErrorCode.NONE and group is None and request.member_id != NO_MEMBER_ID:
+        is_consumer = isinstance(group, ConsumerGroup)
+        if code is ErrorCode.NONE and isinstance(group, ConsumerGroup) and not group.is_empty:
+            self._consumer.join_classic(group, request, context, token, step)
+            return step.outcome
+        if code is ErrorCode.NONE and (group is None or is_consumer) and request.member_id != NO_MEMBER_ID:
             code = ErrorCode.UNKNOWN_MEMBER_ID
-        elif code is ErrorCode.NONE and group is not None and not isinstance(group, ClassicGroup):
+        elif code is ErrorCode.NONE and not (group is None or is_consumer or isinstance(group, ClassicGroup)):
             code = ErrorCode.INCONSISTENT_GROUP_PROTOCOL
         if code is not ErrorCode.NONE:
             step.reply(token, join_failure(code, request.member_id))
             return step.outcome
         if not isinstance(group, ClassicGroup):
+            step.outcome.records.extend(() if group is None else group.tombstones())
             group = self._groups[request.group_id] = ClassicGroup(request.group_id)
         Join(group, request, context, token, step).run(self.settings, self._randomness)
         self._forget_if_vacant(group)
@@ -225,6 +262,10 @@ class GroupShard:
     ) -> Outcome:
         """SyncGroup 0-5 -> SyncGroupResponse, when the leader's assignment is stored."""
         step = Step(now_ms)
+        group = self._groups.get(request.group_id)
+        if isinstance(group, ConsumerGroup):
+            self._consumer.sync_classic(group, request, token, step)
+            return step.outcome
         try:
             group = self._classic_or_refuse(request.group_id)
         except ApiError as failure:
@@ -238,6 +279,10 @@ class GroupShard:
     ) -> Outcome:
         """Heartbeat 0-4 -> HeartbeatResponse."""
         step = Step(now_ms)
+        group = self._groups.get(request.group_id)
+        if isinstance(group, ConsumerGroup):
+            self._consumer.heartbeat_classic(group, request, token, step)
+            return step.outcome
         try:
             group = self._classic_or_refuse(request.group_id)
         except ApiError as failure:
@@ -251,6 +296,11 @@ class GroupShard:
     ) -> Outcome:
         """LeaveGroup 0-5 -> LeaveGroupResponse."""
         step = Step(now_ms)
+        group = self._groups.get(request.group_id)
+        if isinstance(group, ConsumerGroup):
+            gone = self._consumer.leave_classic(group, leaving_members(request, context), step)
+            step.reply(token, leave_response(gone, context))
+            return step.outcome
         try:
             group = self._classic_or_refuse(request.group_id)
         except ApiError as failure:
@@ -268,6 +318,33 @@ class GroupShard:
         if not isinstance(group, ClassicGroup):
             raise ApiError(ErrorCode.UNKNOWN_MEMBER_ID)
         return group
+
+    # -- consumer groups ----------------------------------------------------------------------------------
+
+    def consumer_group_heartbeat(
+        self, request: ConsumerGroupHeartbeatRequest, context: RequestContext, token: Token, now_ms: int
+    ) -> Outcome:
+        """ConsumerGroupHeartbeat 0-1 -> ConsumerGroupHeartbeatResponse."""
+        step = Step(now_ms)
+        self._consumer.heartbeat(request, context, token, step)
+        return step.outcome
+
+    def describe_consumer_groups(self, group_ids: Iterable[str], token: Token, now_ms: int) -> Outcome:
+        """ConsumerGroupDescribe 0-1 -> list[DescribedGroup], a part of the response."""
+        step = Step(now_ms)
+        step.reply(token, self._consumer.describe(group_ids))
+        return step.outcome
+
+    def on_topics_changed(self, names: Set[str], now_ms: int) -> Outcome:
+        """These came, went or grew: groups that subscribe to them look at their next heartbeat."""
+        self._consumer.on_topics_changed(names)
+        return self.with_share_groups(lambda share, step: share.on_topics_changed(step), now_ms)
+
+    def with_share_groups(self, act: Callable[[ShareGroups, Step], None], now_ms: int) -> Outcome:
+        """Anything about share groups: `act` calls one of the methods of `ShareGroups`."""
+        step = Step(now_ms)
+        act(self._share, step)
+        return step.outcome
 
     # -- offsets ----------------------------------------------------------------------------------------
 
@@ -342,7 +419,10 @@ class GroupShard:
         described = DescribedGroup(group_id=group_id, group_state="Dead")
         if context.api_version >= FIRST_DESCRIBE_VERSION_WITH_NOT_FOUND:
             described.error_code = ErrorCode.GROUP_ID_NOT_FOUND
-            described.error_message = f"Group {group_id} not found."
+            is_other = group is not None
+            described.error_message = (
+                f"Group {group_id} {'is not a classic group' if is_other else 'not found'}."
+            )
         return described
 
     def delete_groups(self, group_ids: Iterable[str], token: Token, now_ms: int) -> Outcome:
@@ -370,6 +450,7 @@ class GroupShard:
         """Topics are gone, and so are the offsets that were committed for them."""
         step = Step(now_ms)
         self._deleted_topics.update(topics)
+        self._consumer.on_topics_changed(self._deleted_topics)
         self._clean_deleted_topics(step)
         return step.outcome
 
@@ -392,6 +473,8 @@ class GroupShard:
         """Tombstones of expired offsets, and of groups that nothing is left of."""
         retention_ms = self.settings.offsets_retention_ms
         for group_id, group in self._groups.items():
+            if isinstance(group, ShareGroup):
+                continue
             if isinstance(group, ClassicGroup) and group.is_abandoned:
                 yield group.empty_record(now_ms)
                 continue
