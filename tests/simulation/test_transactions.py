@@ -130,6 +130,7 @@ class Client:
     def __init__(self, world: World, transactional_id: str, version: int) -> None:
         self.world = world
         self.transactional_id = transactional_id
+        self.name = f"{transactional_id} #{world.next_number()}"
         self.version = version
         self.identity: ProducerIdentity | None = None
         self.transaction: Transaction | None = None
@@ -294,7 +295,7 @@ class World:
     def hire(self, transactional_id: str) -> None:
         version = self.chance.choice((1, 2)) if self.server_version == 2 else 1
         self.clients.append(Client(self, transactional_id, version))
-        self.note(f"a producer of {transactional_id} begins, version {version}")
+        self.note(f"{self.clients[-1].name} begins, version {version}")
 
     # -- chance ---------------------------------------------------------------------------------------
 
@@ -371,7 +372,7 @@ class World:
         assert isinstance(result, ProducerResult)
         assert bool(result.error) == (result.identity == NO_PRODUCER)
         written = [State(state).name for state in states]
-        self.note(f"{client.transactional_id} asked: {written} {result.error.name} {result.identity}")
+        self.note(f"{client.name} asked: {written} {result.error.name} {result.identity}")
         if not self.is_calm and self.chance.random() < self.storm:
             self.crash()
             return None
