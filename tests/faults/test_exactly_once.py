@@ -13,10 +13,11 @@ import random
 import time
 from collections.abc import Iterator
 
-from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka import Producer
 from history import FAIL, INFO, OK, Assign, History, Operation, Poll, Send, check
 from raw_groups import committed_offsets
 from raw_transactions import end_offsets, is_stable
+from transaction_reading import committed_messages
 from waiting import wait_until
 from workers import Worker
 
@@ -24,7 +25,7 @@ from tidemill.testing import SubprocessBroker
 
 IS_LONG = os.environ.get("TIDEMILL_FAULTS") == "long"
 MESSAGES = 1_000_000 if IS_LONG else 100_000
-KILLS = 100 if IS_LONG else 10
+KILLS = 100 if IS_LONG else 8
 PARTITIONS = 4
 SEED = 20_261_118
 TIMEOUT_SECONDS = 600 if IS_LONG else 120
@@ -44,26 +45,6 @@ def fill(bootstrap: str, topic: str) -> None:
 def copied(bootstrap: str, topic: str) -> int:
     """How many input messages are committed as read."""
     return sum((committed_offsets(bootstrap, "copiers", topic, PARTITIONS) or {}).values())
-
-
-def read_all(bootstrap: str, topic: str, partition: int) -> list[tuple[int, str]]:
-    """(offset, value) of everything that is committed."""
-    consumer = Consumer(
-        {
-            "bootstrap.servers": bootstrap,
-            "group.id": "judge",
-            "isolation.level": "read_committed",
-            "enable.partition.eof": True,
-        }
-    )
-    consumer.assign([TopicPartition(topic, partition, 0)])
-    found: list[tuple[int, str]] = []
-    with contextlib.closing(consumer):
-        while True:
-            for message in consumer.consume(10_000, 1.0):
-                if message.error():
-                    return found
-                found.append((message.offset(), message.value().decode()))
 
 
 def wreck(broker: SubprocessBroker, copiers: list[Worker], source: str) -> Iterator[int]:
@@ -114,7 +95,13 @@ def test_what_comes_out_is_what_went_in() -> None:
             copier.stop()
         for partition in range(PARTITIONS):
             wait_until(lambda n=partition: is_stable(broker.bootstrap, target, n), "the last end", 30)  # type: ignore[misc]
-        output = {n: read_all(broker.bootstrap, target, n) for n in range(PARTITIONS)}
+        output = {
+            n: [
+                (offset, value.decode())
+                for offset, value in committed_messages(broker.bootstrap, target, partition=n)
+            ]
+            for n in range(PARTITIONS)
+        }
         for partition, found in output.items():
             numbers = [int(value.split()[0]) for _, value in found]
             assert numbers == list(range(partition, MESSAGES, PARTITIONS)), f"partition {partition}"

@@ -55,6 +55,11 @@ class RawProducer:
     def __exit__(self, *_: object) -> None:
         self.connection.close()
 
+    def reconnect(self, bootstrap: str) -> None:
+        """The broker was away; the producer goes on as it was."""
+        self.connection.close()
+        self.connection = WireClient(bootstrap)
+
     def begin(self) -> Self:
         """A new epoch; ends what a predecessor, or this one, left open."""
         request = FindCoordinatorRequest(
