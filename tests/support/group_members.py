@@ -32,6 +32,7 @@ from kafka.coordinator.assignors import range as kafka_range
 from kafka.coordinator.assignors.sticky import sticky_assignor
 
 SESSION_TIMEOUT_MS = 6_000
+MAX_POLL_INTERVAL_MS = 300_000
 HEARTBEAT_INTERVAL_MS = 500
 POLL_SECONDS = 0.1
 KAFKA_PYTHON_POLL_SECONDS = 1.0
@@ -60,10 +61,19 @@ class Member:
     """What a test sees of a member; subclasses run one client."""
 
     def __init__(
-        self, bootstrap: str, group: str, topic: str, *, strategy: str = "range", instance: str | None = None
+        self,
+        bootstrap: str,
+        group: str,
+        topic: str,
+        *,
+        strategy: str = "range",
+        instance: str | None = None,
+        session_timeout_ms: int = SESSION_TIMEOUT_MS,
+        max_poll_interval_ms: int = MAX_POLL_INTERVAL_MS,
     ) -> None:
         self.bootstrap, self.group, self.topic = bootstrap, group, topic
         self.strategy, self.instance = strategy, instance
+        self.session_timeout_ms, self.max_poll_interval_ms = session_timeout_ms, max_poll_interval_ms
         self.assigned: set[int] = set()
         self.assignments = 0
         """How many times this member was told its partitions, where the client says so."""
@@ -93,6 +103,10 @@ class Member:
     def _consume(self) -> None:
         raise NotImplementedError
 
+    def receive(self, messages: list[tuple[int, int, bytes]]) -> None:
+        """These were read, and are about to be committed."""
+        self.received += messages
+
 
 class ConfluentMember(Member):
     def _consume(self) -> None:
@@ -100,7 +114,8 @@ class ConfluentMember(Member):
             "bootstrap.servers": self.bootstrap,
             "group.id": self.group,
             "partition.assignment.strategy": self.strategy,
-            "session.timeout.ms": SESSION_TIMEOUT_MS,
+            "session.timeout.ms": self.session_timeout_ms,
+            "max.poll.interval.ms": self.max_poll_interval_ms,
             "heartbeat.interval.ms": HEARTBEAT_INTERVAL_MS,
             "auto.offset.reset": "earliest",
             "enable.auto.commit": False,
@@ -112,7 +127,7 @@ class ConfluentMember(Member):
         try:
             while not self._stopping.is_set():
                 messages = [message for message in consumer.consume(500, POLL_SECONDS) if not message.error()]
-                self.received += [(m.partition(), m.offset(), m.value()) for m in messages]
+                self.receive([(m.partition(), m.offset(), m.value()) for m in messages])
                 if messages:
                     with contextlib.suppress(confluent_kafka.KafkaException):
                         consumer.commit(asynchronous=False)  # refused while a rebalance is under way
@@ -131,7 +146,8 @@ class KafkaPythonMember(Member):
             group_id=self.group,
             group_instance_id=self.instance,
             partition_assignment_strategy=[_KAFKA_PYTHON_ASSIGNORS[self.strategy]],
-            session_timeout_ms=SESSION_TIMEOUT_MS,
+            session_timeout_ms=self.session_timeout_ms,
+            max_poll_interval_ms=self.max_poll_interval_ms,
             heartbeat_interval_ms=HEARTBEAT_INTERVAL_MS,
             auto_offset_reset="earliest",
             enable_auto_commit=False,
@@ -141,7 +157,7 @@ class KafkaPythonMember(Member):
             while not self._stopping.is_set():
                 found = consumer.poll(KAFKA_PYTHON_POLL_SECONDS * 1000)
                 for records in found.values():
-                    self.received += [(r.partition, r.offset, r.value) for r in records]
+                    self.receive([(r.partition, r.offset, r.value) for r in records])
                 if found:
                     with contextlib.suppress(kafka.errors.CommitFailedError, kafka.errors.RetriableError):
                         consumer.commit()
@@ -161,7 +177,8 @@ class AiokafkaMember(Member):
             group_id=self.group,
             group_instance_id=self.instance,
             partition_assignment_strategy=[_AIOKAFKA_ASSIGNORS[self.strategy]],
-            session_timeout_ms=SESSION_TIMEOUT_MS,
+            session_timeout_ms=self.session_timeout_ms,
+            max_poll_interval_ms=self.max_poll_interval_ms,
             heartbeat_interval_ms=HEARTBEAT_INTERVAL_MS,
             auto_offset_reset="earliest",
             enable_auto_commit=False,
@@ -171,7 +188,7 @@ class AiokafkaMember(Member):
             while not self._stopping.is_set():
                 found = await consumer.getmany(timeout_ms=int(POLL_SECONDS * 1000))
                 for records in found.values():
-                    self.received += [(r.partition, r.offset, r.value) for r in records]
+                    self.receive([(r.partition, r.offset, r.value) for r in records])
                 if found:
                     with contextlib.suppress(aiokafka.errors.KafkaError):
                         await consumer.commit()

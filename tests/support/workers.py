@@ -31,6 +31,7 @@ class Worker:
         descriptor, name = tempfile.mkstemp(prefix="worker-", suffix=".jsonl")
         os.close(descriptor)
         self._path = Path(name)
+        self._log_path = self._path.with_suffix(".log")
         self._process: subprocess.Popen[bytes] | None = None
         self.lives = 0
 
@@ -40,6 +41,7 @@ class Worker:
     def __exit__(self, *_: object) -> None:
         self.kill()
         self._path.unlink(missing_ok=True)
+        self._log_path.unlink(missing_ok=True)
 
     @property
     def is_running(self) -> bool:
@@ -48,7 +50,8 @@ class Worker:
     def start(self) -> None:
         self.lives += 1
         command = [sys.executable, str(self._program), str(self._path), str(self.lives), *self._arguments]
-        self._process = subprocess.Popen(command, stdin=subprocess.DEVNULL)
+        with self._log_path.open("ab") as log:
+            self._process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
 
     def kill(self) -> None:
         """`kill -9`."""
@@ -66,6 +69,10 @@ class Worker:
         if self._process is not None:
             with contextlib.suppress(ProcessLookupError):
                 self._process.send_signal(which)
+
+    def output(self) -> str:
+        """What all its lives printed."""
+        return self._log_path.read_text(errors="replace") if self._log_path.exists() else ""
 
     def journal(self) -> list[Any]:
         """A line that a kill cut off is left out."""
