@@ -76,7 +76,7 @@ class Member:
         self.session_timeout_ms, self.max_poll_interval_ms = session_timeout_ms, max_poll_interval_ms
         self.assigned: set[int] = set()
         self.assignments = 0
-        """How many times this member was told its partitions, where the client says so."""
+        """How many times this member was told its partitions."""
         self.received: list[tuple[int, int, bytes]] = []
         self.error: BaseException | None = None
         self._stopping = threading.Event()
@@ -139,6 +139,28 @@ class ConfluentMember(Member):
         self.assignments += 1
 
 
+class _KafkaPythonListener(kafka.ConsumerRebalanceListener):  # type: ignore[misc]
+    def __init__(self, member: Member) -> None:
+        self._member = member
+
+    def on_partitions_revoked(self, revoked: Any) -> None:
+        pass
+
+    def on_partitions_assigned(self, assigned: Any) -> None:
+        self._member.assignments += 1
+
+
+class _AiokafkaListener(aiokafka.ConsumerRebalanceListener):  # type: ignore[misc]
+    def __init__(self, member: Member) -> None:
+        self._member = member
+
+    async def on_partitions_revoked(self, revoked: Any) -> None:
+        pass
+
+    async def on_partitions_assigned(self, assigned: Any) -> None:
+        self._member.assignments += 1
+
+
 class KafkaPythonMember(Member):
     def _consume(self) -> None:
         consumer = kafka.KafkaConsumer(
@@ -152,7 +174,7 @@ class KafkaPythonMember(Member):
             auto_offset_reset="earliest",
             enable_auto_commit=False,
         )
-        consumer.subscribe([self.topic])
+        consumer.subscribe([self.topic], listener=_KafkaPythonListener(self))
         try:
             while not self._stopping.is_set():
                 found = consumer.poll(KAFKA_PYTHON_POLL_SECONDS * 1000)
@@ -172,7 +194,6 @@ class AiokafkaMember(Member):
 
     async def _consume_in_loop(self) -> None:
         consumer = aiokafka.AIOKafkaConsumer(
-            self.topic,
             bootstrap_servers=self.bootstrap,
             group_id=self.group,
             group_instance_id=self.instance,
@@ -183,6 +204,7 @@ class AiokafkaMember(Member):
             auto_offset_reset="earliest",
             enable_auto_commit=False,
         )
+        consumer.subscribe([self.topic], listener=_AiokafkaListener(self))
         await consumer.start()
         try:
             while not self._stopping.is_set():
