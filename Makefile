@@ -71,7 +71,7 @@ lint: $(VENV)/.dev  ## repair the style where a tool can, then check
 	@$(MAKE) --no-print-directory check
 
 interop: $(VENV)/.dev  ## run against Apache Kafka's own tools, kcat and franz-go
-	$(BIN)/python tests/support/kafka_jars.py kcat go
+	$(BIN)/python tests/support/kafka_jars.py javac kcat go
 	$(BIN)/pytest tests/interop
 
 faults: $(VENV)/.dev  ## kill, stall and tear for some minutes longer than make test does
