@@ -9,6 +9,9 @@ BIN := $(VENV)/bin
 LISTEN ?= 127.0.0.1:9092
 DATA ?= data
 WORKLOADS ?=
+SIMULATION ?=
+SEEDS ?= 10000
+SEED ?=
 
 # The newest Python on the machine that is new enough; a candidate counts only if it really runs.
 FIND_PYTHON = for candidate in python3.13 python3.12 python3.11 python3; do \
@@ -33,7 +36,7 @@ define install
 	touch $(1)
 endef
 
-.PHONY: help run test check lint bench interop clean
+.PHONY: help run test check lint bench interop faults simulate clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z]+:.*##' Makefile | sed -E 's/^([a-z]+):.*## /  make \1\t/' | expand -t 18
@@ -68,8 +71,14 @@ lint: $(VENV)/.dev  ## repair the style where a tool can, then check
 	@$(MAKE) --no-print-directory check
 
 interop: $(VENV)/.dev  ## run against Apache Kafka's own tools, kcat and franz-go
-	$(BIN)/python tests/support/kafka_jars.py kcat go
+	$(BIN)/python tests/support/kafka_jars.py javac kcat go
 	$(BIN)/pytest tests/interop
+
+faults: $(VENV)/.dev  ## kill, stall and tear for some minutes longer than make test does
+	TIDEMILL_FAULTS=long $(BIN)/pytest tests/faults
+
+simulate: $(VENV)/.dev  ## 10,000 seeds of every simulation (SIMULATION=transactions, SEEDS=100000, SEED=42)
+	@$(BIN)/python tests/support/simulate.py $(SIMULATION) --seeds $(SEEDS) $(if $(SEED),--seed $(SEED))
 
 bench: $(VENV)/.bench  ## measure side by side with Apache Kafka (WORKLOADS="W1 W4", OPTIONS=--quick)
 	$(BIN)/python tests/support/kafka_jars.py

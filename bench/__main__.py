@@ -28,10 +28,12 @@ from bench.peers import KAFKA_VERSION
 from bench.report import Report
 from bench.session import Plan, Session
 from bench.workloads.backlog import measure_w5
+from bench.workloads.groups import measure_rebalance
 from bench.workloads.latency import measure_w3, measure_w4
 from bench.workloads.partitions import measure_w6
 from bench.workloads.startup import measure_w11
 from bench.workloads.throughput import measure_w1, measure_w2
+from bench.workloads.transactions import measure_w9
 
 WORKLOADS: dict[str, Callable[[Session], None]] = {
     "W1": measure_w1,
@@ -39,6 +41,8 @@ WORKLOADS: dict[str, Callable[[Session], None]] = {
     "W3": measure_w3,
     "W4": measure_w4,
     "W5": measure_w5,
+    "W9": measure_w9,
+    "rebalance": measure_rebalance,
     "limit": measure_limit,
     "W11": measure_w11,
     "W6": measure_w6,

@@ -27,6 +27,9 @@ from typing import Any
 
 from confluent_kafka import OFFSET_END, Consumer, KafkaError, Message, Producer, TopicPartition
 
+from bench.client_groups import rebalance
+from bench.client_transactions import copy
+
 Job = dict[str, Any]
 Wait = Callable[[], None]
 
@@ -251,7 +254,10 @@ def _consumer(job: Job, offset: int) -> Consumer:
     return consumer
 
 
-ROLES = {role.__name__: role for role in (produce, consume, send_at_rate, tail, ping, first_acknowledgement)}
+ROLES = {
+    role.__name__: role
+    for role in (produce, consume, send_at_rate, tail, ping, first_acknowledgement, copy, rebalance)
+}
 
 
 def main() -> None:

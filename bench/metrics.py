@@ -84,6 +84,9 @@ METRICS: list[Metric] = [
     Metric("W6.large_p99", "acknowledgement p99, broker with 10,000 partitions", "ms", False),
     Metric("W6.large_memory", "memory with 10,000 partitions", "MB", False),
     Metric("W6.large_restart", "restart to first acknowledgement, 10,000 partitions", "s", False),
+    Metric("W9.copy", "transactional copy, 100 messages a transaction", "messages/s", True),
+    Metric("W9.transaction_p99", "p99 of a transaction of 100 messages", "ms", False),
+    *(Metric(f"rebalance.{size}", f"to the last of {size} members", "ms", False) for size in (2, 20, 200)),
     Metric("W11.first_ack", "process start to first acknowledged message", "ms", False),
     Metric("W11.memory", "memory when idle", "MB", False),
 ]
@@ -100,6 +103,8 @@ BARS: list[Bar] = [
     Bar("W4.fsync_p99", "ratio", 1.0),
     Bar("W4.compacting_p99", "own", 2.0, "W4.idle_p99"),
     Bar("W5.drain", "ratio", 1.0),
+    Bar("W9.copy", "ratio", 1.0),
+    *(Bar(f"rebalance.{size}", "ratio", 1.0) for size in (2, 20, 200)),
     Bar("W6.large_p99", "own", 2.0, "W6.small_p99"),
     Bar("W11.first_ack", "fixed", 700),
     Bar("W11.first_ack", "ratio", 0.25),

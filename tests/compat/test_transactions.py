@@ -7,6 +7,7 @@ import uuid
 import pytest
 from cluster_under_test import Cluster
 from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
+from transaction_reading import committed_values
 
 from tidemill.testing import SubprocessBroker
 
@@ -31,29 +32,6 @@ def send(producer: Producer, topic: str, *values: bytes) -> None:
     producer.flush(TIMEOUT_SECONDS)
 
 
-def read(bootstrap: str, topic: str, isolation: str = "read_committed") -> list[bytes]:
-    """Everything up to the end that this reader may see."""
-    consumer = Consumer(
-        {
-            "bootstrap.servers": bootstrap,
-            "group.id": "reader",
-            "isolation.level": isolation,
-            "enable.auto.commit": False,
-            "enable.partition.eof": True,
-        }
-    )
-    consumer.assign([TopicPartition(topic, 0, 0)])
-    values = []
-    while True:
-        message = consumer.poll(TIMEOUT_SECONDS)
-        assert message is not None, "nothing came"
-        if message.error():
-            break
-        values.append(message.value())
-    consumer.close()
-    return values
-
-
 def test_committed_is_seen_and_aborted_is_not(cluster: Cluster, topic: str) -> None:
     producer = transactional(cluster.bootstrap, new_id())
     for number in range(6):
@@ -63,8 +41,8 @@ def test_committed_is_seen_and_aborted_is_not(cluster: Cluster, topic: str) -> N
             producer.abort_transaction(TIMEOUT_SECONDS)
         else:
             producer.commit_transaction(TIMEOUT_SECONDS)
-    assert read(cluster.bootstrap, topic) == [b"0 a", b"0 b", b"2 a", b"2 b", b"4 a", b"4 b"]
-    assert len(read(cluster.bootstrap, topic, "read_uncommitted")) == 12
+    assert committed_values(cluster.bootstrap, topic) == [b"0 a", b"0 b", b"2 a", b"2 b", b"4 a", b"4 b"]
+    assert len(committed_values(cluster.bootstrap, topic, "read_uncommitted")) == 12
 
 
 def test_an_open_transaction_holds_readers_back(cluster: Cluster, topic: str) -> None:
@@ -73,10 +51,10 @@ def test_an_open_transaction_holds_readers_back(cluster: Cluster, topic: str) ->
     send(producer, topic, b"open")
     plain = Producer({"bootstrap.servers": cluster.bootstrap})
     send(plain, topic, b"plain")
-    assert read(cluster.bootstrap, topic) == []
-    assert read(cluster.bootstrap, topic, "read_uncommitted") == [b"open", b"plain"]
+    assert committed_values(cluster.bootstrap, topic) == []
+    assert committed_values(cluster.bootstrap, topic, "read_uncommitted") == [b"open", b"plain"]
     producer.commit_transaction(TIMEOUT_SECONDS)
-    assert read(cluster.bootstrap, topic) == [b"open", b"plain"]
+    assert committed_values(cluster.bootstrap, topic) == [b"open", b"plain"]
 
 
 def test_a_zombie_is_fenced_and_its_transaction_aborted(cluster: Cluster, topic: str) -> None:
@@ -90,7 +68,7 @@ def test_a_zombie_is_fenced_and_its_transaction_aborted(cluster: Cluster, topic:
     successor.begin_transaction()
     send(successor, topic, b"alive")
     successor.commit_transaction(TIMEOUT_SECONDS)
-    assert read(cluster.bootstrap, topic) == [b"alive"]
+    assert committed_values(cluster.bootstrap, topic) == [b"alive"]
 
 
 def test_offsets_belong_to_the_transaction(cluster: Cluster) -> None:
@@ -122,7 +100,7 @@ def test_offsets_belong_to_the_transaction(cluster: Cluster) -> None:
     (committed,) = consumer.committed([TopicPartition(source, 0)], TIMEOUT_SECONDS)
     consumer.close()
     assert committed.offset == 3
-    assert read(cluster.bootstrap, target) == [b"<1>", b"<2>", b"<3>"]
+    assert committed_values(cluster.bootstrap, target) == [b"<1>", b"<2>", b"<3>"]
 
 
 def test_a_killed_broker_keeps_its_transactions() -> None:
@@ -141,4 +119,4 @@ def test_a_killed_broker_keeps_its_transactions() -> None:
         successor.begin_transaction()
         send(successor, "orders", b"after the kill")
         successor.commit_transaction(TIMEOUT_SECONDS)
-        assert read(broker.bootstrap, "orders") == [b"kept", b"after the kill"]
+        assert committed_values(broker.bootstrap, "orders") == [b"kept", b"after the kill"]

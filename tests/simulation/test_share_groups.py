@@ -12,16 +12,16 @@ coordinator crash. Checked after each step:
 and at the end, when everything is healed and everybody has been heard of twice: every partition of every subscribed
 topic has state and a reader, and everybody who subscribes to something has something to read.
 
-`seeded_runs` says how to run more seeds, or one alone.
+`simulations` says how to run more seeds, or one alone.
 """
 
 from __future__ import annotations
 
 import random
 
-from seeded_runs import run_seeds
 from share_group_driver import GROUP, ShareGroupDriver, topic_id
 from share_state_driver import ShareStateDriver
+from simulations import run_seeds
 
 from tidemill.coordination.group.modern import existing_topics
 from tidemill.coordination.group.share_group import ShareGroup
@@ -240,5 +240,8 @@ class World:
                 assert member.assigned, f"{member.member_id} has nothing to read"
 
 
+SIMULATION = World
+
+
 def test_share_groups_survive_anything() -> None:
-    run_seeds(World, default=100)
+    run_seeds(SIMULATION, default=100)

@@ -15,18 +15,17 @@ what was acknowledged as committed is committed.
 Producers of version 2 repeat requests and may have several copies of each on the way (row 9 of the reliability
 table). Version 1 cannot survive that, in Kafka neither: such producers give up their epoch instead of repeating.
 
-`TIDEMILL_SEEDS=10000` runs as many; a failure names its seed, and `TIDEMILL_SEED=n` runs that one alone.
+`simulations` says how to run more seeds, or one alone.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import functools
-import os
 import random
 from collections.abc import Callable
 
-import pytest
+from simulations import run_seed, run_seeds
 from transaction_driver import TIMEOUT_MS, TransactionDriver
 
 from tidemill.coordination.record_codec import Producer, encode_marker
@@ -131,6 +130,7 @@ class Client:
     def __init__(self, world: World, transactional_id: str, version: int) -> None:
         self.world = world
         self.transactional_id = transactional_id
+        self.name = f"{transactional_id} #{world.next_number()}"
         self.version = version
         self.identity: ProducerIdentity | None = None
         self.transaction: Transaction | None = None
@@ -280,9 +280,13 @@ class World:
         self.storm = self.chance.choice((0.01, 0.03, 0.1))
         """How often something goes wrong, other than with messages."""
         self.is_calm = False
+        self.transcript: list[str] = []
         self._numbers = 0
         for transactional_id in ("a", "b"):
             self.hire(transactional_id)
+
+    def note(self, line: str) -> None:
+        self.transcript.append(f"{self.driver.now_ms} {line}")
 
     def next_number(self) -> int:
         self._numbers += 1
@@ -291,6 +295,7 @@ class World:
     def hire(self, transactional_id: str) -> None:
         version = self.chance.choice((1, 2)) if self.server_version == 2 else 1
         self.clients.append(Client(self, transactional_id, version))
+        self.note(f"{self.clients[-1].name} begins, version {version}")
 
     # -- chance ---------------------------------------------------------------------------------------
 
@@ -330,6 +335,7 @@ class World:
     def crash(self) -> None:
         """The coordinator goes, and another one loads its log; markers on the way stay on the way."""
         self.driver.restart()
+        self.note("the coordinator crashed")
 
     def send_markers(self) -> None:
         sent, self.driver.markers = self.driver.markers, []
@@ -338,6 +344,7 @@ class World:
 
     def heal(self) -> None:
         """Nobody begins anything, nothing is lost: everything must come to its end."""
+        self.note("the trouble ends")
         self.is_calm = True
         for client in self.clients:
             client.is_dead = True
@@ -364,6 +371,8 @@ class World:
         result = self.driver.carry_out(outcome)
         assert isinstance(result, ProducerResult)
         assert bool(result.error) == (result.identity == NO_PRODUCER)
+        written = [State(state).name for state in states]
+        self.note(f"{client.name} asked: {written} {result.error.name} {result.identity}")
         if not self.is_calm and self.chance.random() < self.storm:
             self.crash()
             return None
@@ -418,9 +427,12 @@ class World:
         self, partition: LeaderPartition, transaction: Transaction, identity: ProducerIdentity
     ) -> tuple[ErrorCode, Data | None]:
         try:
-            return ErrorCode.NONE, partition.append(transaction, identity)
+            appended = partition.append(transaction, identity)
         except ApiError as error:
+            self.note(f"{partition.name} refuses {identity}: {error.code.name}")
             return error.code, None
+        self.note(f"{partition.name} takes {identity} at {appended.offset}")
+        return ErrorCode.NONE, appended
 
     def write_markers(self, sent: SendMarkers) -> None:
         """Some leaders may be away; version 2 also bears a copy of the request that comes much later."""
@@ -437,6 +449,10 @@ class World:
                 )
                 continue
             settled.append(name)
+            offsets = [data.offset for data in decided]
+            self.note(
+                f"{name}: {'commit' if sent.commit else 'abort'} {sent.producer_id} {sent.epoch}: {offsets}"
+            )
             self.check(sent, decided)
         if sent.transaction_version == 2 and not self.is_calm and self.chance.random() < 0.2:
             self.post(lambda: self.write_markers(sent))
@@ -475,31 +491,16 @@ class World:
                 assert {data.fate for data in transaction.acknowledged} <= {"committed"}, "a commit is lost"
 
 
-def seeds() -> list[int]:
-    if "TIDEMILL_SEED" in os.environ:
-        return [int(os.environ["TIDEMILL_SEED"])]
-    return list(range(int(os.environ.get("TIDEMILL_SEEDS", "100"))))
+SIMULATION = World
 
 
 def test_transactions_survive_everything_at_once() -> None:
-    fates: dict[str, int] = {}
-    for seed in seeds():
-        world = World(seed)
-        try:
-            world.run()
-        except Exception as error:
-            pytest.fail(f"TIDEMILL_SEED={seed}: {type(error).__name__}: {error}")
-        for partition in world.partitions.values():
-            for data in partition.data:
-                fates[data.fate] = fates.get(data.fate, 0) + 1
-    if len(seeds()) > 1:
-        assert fates["committed"] > len(seeds()) and fates["aborted"] > len(seeds()), "too little happened"
+    worlds = run_seeds(SIMULATION, default=100)
+    fates = [data.fate for world in worlds for each in world.partitions.values() for data in each.data]
+    if len(worlds) > 1:
+        assert min(fates.count("committed"), fates.count("aborted")) > len(worlds), "too little happened"
 
 
 def test_a_seed_replays_identically() -> None:
-    logs = []
-    for _ in range(2):
-        world = World(4711)
-        world.run()
-        logs.append((world.driver.log, [partition.end_offset for partition in world.partitions.values()]))
-    assert logs[0] == logs[1]
+    first, second = run_seed(SIMULATION, 4711), run_seed(SIMULATION, 4711)
+    assert first.transcript == second.transcript and first.driver.log == second.driver.log

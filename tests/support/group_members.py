@@ -32,6 +32,7 @@ from kafka.coordinator.assignors import range as kafka_range
 from kafka.coordinator.assignors.sticky import sticky_assignor
 
 SESSION_TIMEOUT_MS = 6_000
+MAX_POLL_INTERVAL_MS = 300_000
 HEARTBEAT_INTERVAL_MS = 500
 POLL_SECONDS = 0.1
 KAFKA_PYTHON_POLL_SECONDS = 1.0
@@ -61,13 +62,22 @@ class Member:
     """What a test sees of a member; subclasses run one client."""
 
     def __init__(
-        self, bootstrap: str, group: str, topic: str, *, strategy: str = "range", instance: str | None = None
+        self,
+        bootstrap: str,
+        group: str,
+        topic: str,
+        *,
+        strategy: str = "range",
+        instance: str | None = None,
+        session_timeout_ms: int = SESSION_TIMEOUT_MS,
+        max_poll_interval_ms: int = MAX_POLL_INTERVAL_MS,
     ) -> None:
         self.bootstrap, self.group, self.topic = bootstrap, group, topic
         self.strategy, self.instance = strategy, instance
+        self.session_timeout_ms, self.max_poll_interval_ms = session_timeout_ms, max_poll_interval_ms
         self.assigned: set[int] = set()
         self.assignments = 0
-        """How many times this member was told its partitions, where the client says so."""
+        """How many times this member was told its partitions."""
         self.received: list[tuple[int, int, bytes]] = []
         self.error: BaseException | None = None
         self._stopping = threading.Event()
@@ -94,12 +104,16 @@ class Member:
     def _consume(self) -> None:
         raise NotImplementedError
 
+    def receive(self, messages: list[tuple[int, int, bytes]]) -> None:
+        """These were read, and are about to be committed."""
+        self.received += messages
+
 
 class ConfluentMember(Member):
     def _protocol_settings(self) -> dict[str, Any]:
         return {
             "partition.assignment.strategy": self.strategy,
-            "session.timeout.ms": SESSION_TIMEOUT_MS,
+            "session.timeout.ms": self.session_timeout_ms,
             "heartbeat.interval.ms": HEARTBEAT_INTERVAL_MS,
         }
 
@@ -109,6 +123,7 @@ class ConfluentMember(Member):
             "group.id": self.group,
             "auto.offset.reset": "earliest",
             "enable.auto.commit": False,
+            "max.poll.interval.ms": self.max_poll_interval_ms,
             **self._protocol_settings(),
         }
         if self.instance is not None:
@@ -118,7 +133,7 @@ class ConfluentMember(Member):
         try:
             while not self._stopping.is_set():
                 messages = [message for message in consumer.consume(500, POLL_SECONDS) if not message.error()]
-                self.received += [(m.partition(), m.offset(), m.value()) for m in messages]
+                self.receive([(m.partition(), m.offset(), m.value()) for m in messages])
                 if messages:
                     with contextlib.suppress(confluent_kafka.KafkaException):
                         consumer.commit(asynchronous=False)  # refused while a rebalance is under way
@@ -137,6 +152,28 @@ class NewerConfluentMember(ConfluentMember):
         return {"group.protocol": "consumer", "group.remote.assignor": self.strategy}
 
 
+class _KafkaPythonListener(kafka.ConsumerRebalanceListener):  # type: ignore[misc]
+    def __init__(self, member: Member) -> None:
+        self._member = member
+
+    def on_partitions_revoked(self, revoked: Any) -> None:
+        pass
+
+    def on_partitions_assigned(self, assigned: Any) -> None:
+        self._member.assignments += 1
+
+
+class _AiokafkaListener(aiokafka.ConsumerRebalanceListener):  # type: ignore[misc]
+    def __init__(self, member: Member) -> None:
+        self._member = member
+
+    async def on_partitions_revoked(self, revoked: Any) -> None:
+        pass
+
+    async def on_partitions_assigned(self, assigned: Any) -> None:
+        self._member.assignments += 1
+
+
 class KafkaPythonMember(Member):
     def _consume(self) -> None:
         consumer = kafka.KafkaConsumer(
@@ -144,17 +181,18 @@ class KafkaPythonMember(Member):
             group_id=self.group,
             group_instance_id=self.instance,
             partition_assignment_strategy=[_KAFKA_PYTHON_ASSIGNORS[self.strategy]],
-            session_timeout_ms=SESSION_TIMEOUT_MS,
+            session_timeout_ms=self.session_timeout_ms,
+            max_poll_interval_ms=self.max_poll_interval_ms,
             heartbeat_interval_ms=HEARTBEAT_INTERVAL_MS,
             auto_offset_reset="earliest",
             enable_auto_commit=False,
         )
-        consumer.subscribe([self.topic])
+        consumer.subscribe([self.topic], listener=_KafkaPythonListener(self))
         try:
             while not self._stopping.is_set():
                 found = consumer.poll(KAFKA_PYTHON_POLL_SECONDS * 1000)
                 for records in found.values():
-                    self.received += [(r.partition, r.offset, r.value) for r in records]
+                    self.receive([(r.partition, r.offset, r.value) for r in records])
                 if found:
                     with contextlib.suppress(kafka.errors.CommitFailedError, kafka.errors.RetriableError):
                         consumer.commit()
@@ -169,22 +207,23 @@ class AiokafkaMember(Member):
 
     async def _consume_in_loop(self) -> None:
         consumer = aiokafka.AIOKafkaConsumer(
-            self.topic,
             bootstrap_servers=self.bootstrap,
             group_id=self.group,
             group_instance_id=self.instance,
             partition_assignment_strategy=[_AIOKAFKA_ASSIGNORS[self.strategy]],
-            session_timeout_ms=SESSION_TIMEOUT_MS,
+            session_timeout_ms=self.session_timeout_ms,
+            max_poll_interval_ms=self.max_poll_interval_ms,
             heartbeat_interval_ms=HEARTBEAT_INTERVAL_MS,
             auto_offset_reset="earliest",
             enable_auto_commit=False,
         )
+        consumer.subscribe([self.topic], listener=_AiokafkaListener(self))
         await consumer.start()
         try:
             while not self._stopping.is_set():
                 found = await consumer.getmany(timeout_ms=int(POLL_SECONDS * 1000))
                 for records in found.values():
-                    self.received += [(r.partition, r.offset, r.value) for r in records]
+                    self.receive([(r.partition, r.offset, r.value) for r in records])
                 if found:
                     with contextlib.suppress(aiokafka.errors.KafkaError):
                         await consumer.commit()

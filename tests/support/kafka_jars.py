@@ -82,7 +82,13 @@ def require(program: str) -> str:
 
 
 # program -> Debian's package that holds it
-PACKAGES = {"java": "openjdk-17-jre-headless", "mvn": "maven", "kcat": "kcat", "go": "golang"}
+PACKAGES = {
+    "java": "openjdk-17-jre-headless",
+    "javac": "openjdk-17-jdk-headless",
+    "mvn": "maven",
+    "kcat": "kcat",
+    "go": "golang",
+}
 
 
 def _resolve(home: Path) -> None:

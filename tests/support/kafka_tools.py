@@ -15,7 +15,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
 
-from kafka_jars import java_command
+from kafka_jars import java_command, require
 
 PACKAGE = "org.apache.kafka.tools"
 ELSEWHERE = {
@@ -24,8 +24,10 @@ ELSEWHERE = {
     "ConsoleConsumer": f"{PACKAGE}.consumer.ConsoleConsumer",
     "ConsoleShareConsumer": f"{PACKAGE}.consumer.ConsoleShareConsumer",
     "ShareGroupCommand": f"{PACKAGE}.consumer.group.ShareGroupCommand",
+    "ConsumerGroupCommand": f"{PACKAGE}.consumer.group.ConsumerGroupCommand",
 }
 TOOL_SECONDS = 120
+JAVA_SOURCES = Path(__file__).resolve().parents[1] / "interop" / "java"
 
 
 class ToolFailed(AssertionError):
@@ -35,6 +37,16 @@ class ToolFailed(AssertionError):
 def kafka_tool(name: str, *arguments: str, standard_input: str = "", expect_failure: bool = False) -> str:
     """Run a tool to its end; standard output and standard error together."""
     command = java_command(ELSEWHERE.get(name, f"{PACKAGE}.{name}"), *arguments)
+    return _run(name, command, standard_input, expect_failure)
+
+
+def java_program(name: str, *arguments: str) -> str:
+    """Run a program of tests/interop/java on Kafka's own Java client; it is compiled as it is started."""
+    require("javac")
+    return _run(name, java_command(str(JAVA_SOURCES / f"{name}.java"), *arguments), "", False)
+
+
+def _run(name: str, command: list[str], standard_input: str, expect_failure: bool) -> str:
     done = subprocess.run(
         command,
         input=standard_input,
@@ -45,7 +57,8 @@ def kafka_tool(name: str, *arguments: str, standard_input: str = "", expect_fail
         check=False,
     )
     if (done.returncode != 0) != expect_failure:
-        raise ToolFailed(f"{name} {' '.join(arguments)} ended with {done.returncode}:\n{done.stdout[-4000:]}")
+        said = " ".join(command[command.index("-cp") + 2 :])
+        raise ToolFailed(f"{name}: {said} ended with {done.returncode}:\n{done.stdout[-4000:]}")
     return done.stdout
 
 

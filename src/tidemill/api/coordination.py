@@ -46,13 +46,6 @@ class Coordinator(Generic[C]):
         self.runtime.submit(index, call, _resolver(future), producer)
         return await future
 
-    async def end_transaction(
-        self, index: int, producer: Producer, is_commit: bool, coordinator_epoch: int
-    ) -> None:
-        future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-        self.runtime.end_transaction(index, producer, is_commit, coordinator_epoch, _resolver(future))
-        await future
-
 
 def _resolver(future: asyncio.Future[Any]) -> Callable[[Any], None]:
     def resolve(response: Any) -> None:

@@ -268,7 +268,10 @@ class ProduceApi:
         if not request.transactional_id:
             raise ApiError(ErrorCode.INVALID_REQUEST, "a transactional batch without a transactional id")
         name = partition.topic_partition
-        guard = await gate.admit(name, request.transactional_id, identity, context.version)
+        is_verifying = self._services.settings.verifies_transactions
+        guard = await gate.admit(
+            name, request.transactional_id, identity, context.version, is_verifying=is_verifying
+        )
         gate.pass_through(name, identity.producer_id, guard)
 
 

@@ -76,6 +76,7 @@ class BrokerSettings:
     cleaner_backoff_ms: int
     cleaner_buffer_bytes: int
     producer_expiration_ms: int
+    verifies_transactions: bool
 
     @classmethod
     def from_layers(cls, layers: BrokerLayers) -> BrokerSettings:
@@ -100,4 +101,5 @@ class BrokerSettings:
             cleaner_backoff_ms=whole_setting("log.cleaner.backoff.ms", layers),
             cleaner_buffer_bytes=whole_setting("log.cleaner.dedupe.buffer.size", layers),
             producer_expiration_ms=whole_setting("producer.id.expiration.ms", layers),
+            verifies_transactions=_flag("transaction.partition.verification.enable", layers),
         )

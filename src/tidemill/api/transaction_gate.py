@@ -7,7 +7,8 @@
 
 `is_open` is the fast path: from the second batch of a transaction on, the partition itself knows. `admit` asks the
 coordinator, and `pass_through` makes sure that no marker came between its word and the append. See
-`coordination.transaction.verification` for the rules.
+`coordination.transaction.verification` for the rules. `transaction.partition.verification.enable=false` lets producers
+of the first version in unverified, as Kafka does: then a late batch of theirs can hang.
 
 Limits: the coordinator must be on this broker. Requests of one connection must not overtake one that waits here, or
 its batches arrive out of order.
@@ -49,10 +50,14 @@ class TransactionGate:
         identity: ProducerIdentity,
         api_version: int,
         operation: Operation = PRODUCE,
+        *,
+        is_verifying: bool = True,
     ) -> int:
         """Make the partition part of the transaction, or verify that it is. Returns a guard; raises ApiError."""
         guard = self._guards.take(name, identity.producer_id)
         is_adding = verdict(None, identity.epoch, api_version, operation) is Verdict.ADD_FIRST
+        if not is_adding and not is_verifying:
+            return guard
         ask = self._add if is_adding else self._verify
         try:
             error = await ask(name, transactional_id, identity)

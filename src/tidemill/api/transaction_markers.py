@@ -93,6 +93,7 @@ class MarkerWriter:
             self._groups.runtime.end_transaction(
                 name.partition, end.producer, end.is_commit, end.coordinator_epoch,
                 lambda failure: settle(name, failure.code if failure is not None else ErrorCode.NONE),
+                end.transaction_version,
             )  # fmt: skip
             return
         waiting = self._append(end, name)

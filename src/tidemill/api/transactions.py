@@ -258,7 +258,12 @@ class TransactionApi:
         identity = ProducerIdentity(request.producer_id, request.producer_epoch)
         if not self._gate.is_open(partition, identity.producer_id, identity.epoch):
             guard = await self._gate.admit(
-                name, request.transactional_id, identity, context.version, OFFSET_COMMIT
+                name,
+                request.transactional_id,
+                identity,
+                context.version,
+                OFFSET_COMMIT,
+                is_verifying=self._services.settings.verifies_transactions,
             )
             self._gate.pass_through(name, identity.producer_id, guard)
         return index

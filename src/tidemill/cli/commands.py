@@ -12,6 +12,7 @@ from tidemill.cli.groups import app as group_commands
 from tidemill.cli.log import app as log_commands
 from tidemill.cli.produce import produce
 from tidemill.cli.topics import app as topic_commands
+from tidemill.cli.transactions import app as transaction_commands
 
 app = typer.Typer(
     name="tidemill",
@@ -25,6 +26,7 @@ app.add_typer(topic_commands, name="topics")
 app.command()(produce)
 app.command()(consume)
 app.add_typer(group_commands, name="groups")
+app.add_typer(transaction_commands, name="transactions")
 app.add_typer(log_commands, name="log")
 app.command()(doctor)
 

@@ -8,8 +8,11 @@ nobody is there.
 from __future__ import annotations
 
 import dataclasses
+import functools
+import inspect
 import logging
 import socket
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -94,12 +97,16 @@ class Connection:
 
     def check_reachable(self) -> None:
         """Fail at once, with a sentence, when nobody listens at any of the addresses."""
+        self.first_reachable()
+
+    def first_reachable(self) -> str:
+        """The first of the addresses at which somebody listens."""
         problem = "no address given"
         for address in self.bootstrap.split(","):
             host, port = _split_address(address.strip())
             try:
                 socket.create_connection((host, port), timeout=self.timeout_seconds).close()
-                return
+                return address.strip()
             except OSError as error:
                 problem = (error.strerror or str(error) or type(error).__name__).lower()
         raise no_answer(self.bootstrap, problem)
@@ -112,6 +119,38 @@ class Connection:
             "socket.connection.setup.timeout.ms": max(1_000, milliseconds),
             **self.properties,
         }
+
+
+def with_connection(command: Callable[..., None]) -> Callable[..., None]:
+    """Give a command the options that lead to a cluster; it takes the `connection` that is made from them.
+
+        @app.command("list")
+        @with_connection
+        def list_topics(connection: Connection, json: JsonOption = False) -> None: ...
+
+    becomes `list [--json] [--bootstrap HOST:PORT] [--timeout SECONDS] [--property KEY=VALUE]...`.
+    """
+
+    @functools.wraps(command)
+    def connected(bootstrap: str, timeout: float, properties: list[str] | None, **arguments: object) -> None:
+        command(connection=Connection.of(bootstrap, timeout, properties), **arguments)
+
+    signature = inspect.signature(command, eval_str=True)
+    own = [each for name, each in signature.parameters.items() if name != "connection"]
+    parameters = [each.replace(kind=inspect.Parameter.KEYWORD_ONLY) for each in own] + _CONNECTION_PARAMETERS
+    vars(connected)["__signature__"] = signature.replace(parameters=parameters)
+    connected.__annotations__ = {each.name: each.annotation for each in parameters} | {"return": None}
+    return connected
+
+
+_CONNECTION_PARAMETERS = [
+    inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=option)
+    for name, option, default in (
+        ("bootstrap", BootstrapOption, DEFAULT_BOOTSTRAP),
+        ("timeout", TimeoutOption, DEFAULT_TIMEOUT_SECONDS),
+        ("properties", PropertyOption, None),
+    )
+]
 
 
 def parse_pairs(texts: list[str], option: str) -> dict[str, str]:

@@ -2,24 +2,19 @@
 
 from __future__ import annotations
 
-import sys
 from typing import Annotated
 
 import typer
 
 from tidemill.cli.connection import (
-    DEFAULT_BOOTSTRAP,
-    DEFAULT_TIMEOUT_SECONDS,
-    BootstrapOption,
     Connection,
     JsonOption,
-    PropertyOption,
-    TimeoutOption,
+    with_connection,
 )
 from tidemill.cli.errors import CommandError
 from tidemill.cli.group_facts import GroupFacts, PartitionFacts, describe_group, group_summaries
 from tidemill.cli.group_reset import Goal, Move, Target, carry_out, plan
-from tidemill.cli.output import print_json, print_table, remark
+from tidemill.cli.output import confirm_deletion, print_json, print_table, remark
 from tidemill.cli.share_group_facts import (
     ShareGroupFacts,
     SharePartitionFacts,
@@ -39,14 +34,12 @@ GroupsArgument = Annotated[list[str], typer.Argument(metavar="GROUP...")]
 
 
 @app.command("list")
+@with_connection
 def list_groups(
+    connection: Connection,
     json: JsonOption = False,
-    bootstrap: BootstrapOption = DEFAULT_BOOTSTRAP,
-    timeout: TimeoutOption = DEFAULT_TIMEOUT_SECONDS,
-    properties: PropertyOption = None,
 ) -> None:
     """List all groups."""
-    connection = Connection.of(bootstrap, timeout, properties)
     summaries = sorted({*group_summaries(connection), *share_group_summaries(connection)})
     if json:
         print_json([summary._asdict() for summary in summaries])
@@ -57,15 +50,13 @@ def list_groups(
 
 
 @app.command("describe")
+@with_connection
 def describe(
+    connection: Connection,
     names: GroupsArgument,
     json: JsonOption = False,
-    bootstrap: BootstrapOption = DEFAULT_BOOTSTRAP,
-    timeout: TimeoutOption = DEFAULT_TIMEOUT_SECONDS,
-    properties: PropertyOption = None,
 ) -> None:
     """Show members, who reads what, and how far behind each partition is."""
-    connection = Connection.of(bootstrap, timeout, properties)
     facts = [describe_share_group(connection, name) or describe_group(connection, name) for name in names]
     if json:
         print_json([fact.as_json() for fact in facts])
@@ -77,7 +68,9 @@ def describe(
 
 
 @app.command("reset-offsets")
+@with_connection
 def reset_offsets(
+    connection: Connection,
     name: GroupArgument,
     topics: Annotated[
         list[str] | None,
@@ -95,13 +88,9 @@ def reset_offsets(
     shift: Annotated[int | None, typer.Option("--shift", help="By so many, back if negative.")] = None,
     execute: Annotated[bool, typer.Option("--execute", help="Do it; without this it is only shown.")] = False,
     json: JsonOption = False,
-    bootstrap: BootstrapOption = DEFAULT_BOOTSTRAP,
-    timeout: TimeoutOption = DEFAULT_TIMEOUT_SECONDS,
-    properties: PropertyOption = None,
 ) -> None:
     """Move the committed offsets of a group without members; shows first what would change."""
     goal = _goal(to_earliest, to_latest, to_offset, to_time, shift)
-    connection = Connection.of(bootstrap, timeout, properties)
     moves = plan(connection, name, topics or [], goal)
     if execute:
         carry_out(connection, name, moves)
@@ -114,17 +103,15 @@ def reset_offsets(
 
 
 @app.command("delete")
+@with_connection
 def delete_groups(
+    connection: Connection,
     names: GroupsArgument,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
     json: JsonOption = False,
-    bootstrap: BootstrapOption = DEFAULT_BOOTSTRAP,
-    timeout: TimeoutOption = DEFAULT_TIMEOUT_SECONDS,
-    properties: PropertyOption = None,
 ) -> None:
     """Delete groups without members, with their offsets."""
-    connection = Connection.of(bootstrap, timeout, properties)
-    _confirm(names, yes)
+    confirm_deletion("groups", names, "their offsets", yes)
     admin = connection.admin()
     futures = admin.delete_consumer_groups(names)
     for name in names:
@@ -149,14 +136,6 @@ def _goal(
     if len(goals) != 1:
         raise CommandError("say where to: one of --to-earliest, --to-latest, --to-offset, --to-time, --shift")
     return goals[0]
-
-
-def _confirm(names: list[str], yes: bool) -> None:
-    if yes:
-        return
-    if not sys.stdin.isatty():
-        raise CommandError("deleting groups cannot be undone: add --yes to do it without being asked")
-    typer.confirm(f"Delete {', '.join(names)} and their offsets?", abort=True)
 
 
 def _print_moves(moves: list[Move]) -> None:

@@ -7,6 +7,10 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
+import typer
+
+from tidemill.cli.errors import CommandError
+
 
 def print_json(value: Any) -> None:
     """Indented for a reader, in one line for a pipe."""
@@ -34,3 +38,12 @@ def print_table(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> Non
 
 def remark(text: str) -> None:
     print(text, file=sys.stderr)
+
+
+def confirm_deletion(what: str, names: list[str], with_what: str, yes: bool) -> None:
+    """Ask a person; a program must have said --yes."""
+    if yes:
+        return
+    if not sys.stdin.isatty():
+        raise CommandError(f"deleting {what} cannot be undone: add --yes to do it without being asked")
+    typer.confirm(f"Delete {', '.join(names)} and {with_what}?", abort=True)

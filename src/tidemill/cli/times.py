@@ -12,6 +12,14 @@ _UNIT_MS = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000, "
 _AGO = re.compile(r"(\d+)\s*(ms|s|m|h|d|w)(\s+ago)?")
 
 
+def parse_duration_ms(text: str) -> int:
+    """`30s`, `15m`, `2h`, to milliseconds."""
+    found = _AGO.fullmatch(text.strip())
+    if found is None:
+        raise CommandError(f"{text!r} is no length of time: write 30s, 15m, 2h or 7d")
+    return int(found[1]) * _UNIT_MS[found[2]]
+
+
 def parse_time_ms(text: str, now_ms: int | None = None) -> int:
     """`1700000000000`, `2026-01-31`, `2026-01-31T12:00:00+01:00` (local without a zone), or `10m` for "ago"."""
     text = text.strip()

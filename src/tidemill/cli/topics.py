@@ -2,25 +2,20 @@
 
 from __future__ import annotations
 
-import sys
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from tidemill.cli.connection import (
-    DEFAULT_BOOTSTRAP,
-    DEFAULT_TIMEOUT_SECONDS,
-    BootstrapOption,
     Connection,
     JsonOption,
-    PropertyOption,
-    TimeoutOption,
     TopicArgument,
     TopicsArgument,
     parse_pairs,
+    with_connection,
 )
 from tidemill.cli.errors import CommandError
-from tidemill.cli.output import print_json, print_table, remark
+from tidemill.cli.output import confirm_deletion, print_json, print_table, remark
 from tidemill.cli.topic_facts import TopicFacts, describe_topics, topic_summaries
 
 if TYPE_CHECKING:
@@ -39,15 +34,14 @@ ConfigOption = Annotated[
 
 
 @app.command("list")
+@with_connection
 def list_topics(
+    connection: Connection,
     internal: Annotated[bool, typer.Option("--internal", help="Internal topics too.")] = False,
     json: JsonOption = False,
-    bootstrap: BootstrapOption = DEFAULT_BOOTSTRAP,
-    timeout: TimeoutOption = DEFAULT_TIMEOUT_SECONDS,
-    properties: PropertyOption = None,
 ) -> None:
     """List all topics."""
-    summaries = topic_summaries(Connection.of(bootstrap, timeout, properties), internal)
+    summaries = topic_summaries(connection, internal)
     if json:
         print_json([summary._asdict() for summary in summaries])
     elif summaries:
@@ -57,7 +51,9 @@ def list_topics(
 
 
 @app.command("create")
+@with_connection
 def create_topics(
+    connection: Connection,
     names: TopicsArgument,
     partitions: Annotated[
         int, typer.Option("--partitions", "-p", help="[the broker's default]")
@@ -70,32 +66,26 @@ def create_topics(
         bool, typer.Option("--if-not-exists", help="No error for one that exists.")
     ] = False,
     json: JsonOption = False,
-    bootstrap: BootstrapOption = DEFAULT_BOOTSTRAP,
-    timeout: TimeoutOption = DEFAULT_TIMEOUT_SECONDS,
-    properties: PropertyOption = None,
 ) -> None:
     """Create topics."""
-    connection = Connection.of(bootstrap, timeout, properties)
     configs = parse_pairs(config or [], "--config")
     admin = connection.admin()
     from confluent_kafka.admin import NewTopic
 
     new = [NewTopic(name, partitions, replication_factor, config=configs) for name in names]
-    futures = admin.create_topics(new, operation_timeout=timeout)
+    futures = admin.create_topics(new, operation_timeout=connection.timeout_seconds)
     outcome = {name: _created(connection, name, futures[name], if_not_exists) for name in names}
     _report(outcome, json)
 
 
 @app.command("describe")
+@with_connection
 def describe(
+    connection: Connection,
     names: Annotated[list[str] | None, typer.Argument(metavar="[TOPIC]...")] = None,
     json: JsonOption = False,
-    bootstrap: BootstrapOption = DEFAULT_BOOTSTRAP,
-    timeout: TimeoutOption = DEFAULT_TIMEOUT_SECONDS,
-    properties: PropertyOption = None,
 ) -> None:
     """Show partitions, leaders, offsets and settings that differ from the defaults."""
-    connection = Connection.of(bootstrap, timeout, properties)
     wanted = names or [summary.topic for summary in topic_summaries(connection, internal=True)]
     facts = describe_topics(connection, wanted)
     if json:
@@ -108,7 +98,9 @@ def describe(
 
 
 @app.command("alter")
+@with_connection
 def alter_topic(
+    connection: Connection,
     name: TopicArgument,
     settings: Annotated[
         list[str] | None, typer.Option("--set", "-s", metavar="KEY=VALUE", help="May be repeated.")
@@ -117,14 +109,10 @@ def alter_topic(
         list[str] | None, typer.Option("--unset", metavar="KEY", help="Back to the default; may be repeated.")
     ] = None,
     json: JsonOption = False,
-    bootstrap: BootstrapOption = DEFAULT_BOOTSTRAP,
-    timeout: TimeoutOption = DEFAULT_TIMEOUT_SECONDS,
-    properties: PropertyOption = None,
 ) -> None:
     """Change settings of a topic."""
     if not settings and not unset:
         raise CommandError("nothing to change: give --set KEY=VALUE or --unset KEY")
-    connection = Connection.of(bootstrap, timeout, properties)
     resource = _changes(name, parse_pairs(settings or [], "--set"), unset or [])
     admin = connection.admin()
     futures = admin.incremental_alter_configs([resource])
@@ -133,39 +121,37 @@ def alter_topic(
 
 
 @app.command("delete")
+@with_connection
 def delete_topics(
+    connection: Connection,
     names: TopicsArgument,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
     json: JsonOption = False,
-    bootstrap: BootstrapOption = DEFAULT_BOOTSTRAP,
-    timeout: TimeoutOption = DEFAULT_TIMEOUT_SECONDS,
-    properties: PropertyOption = None,
 ) -> None:
     """Delete topics with all their messages."""
-    connection = Connection.of(bootstrap, timeout, properties)
-    _confirm(names, yes)
+    confirm_deletion("topics", names, "all their messages", yes)
     admin = connection.admin()
-    futures = admin.delete_topics(names, operation_timeout=timeout)
+    futures = admin.delete_topics(names, operation_timeout=connection.timeout_seconds)
     for name in names:
         connection.result(futures[name], f"topic {name}")
     _report(dict.fromkeys(names, "deleted"), json)
 
 
 @app.command("add-partitions")
+@with_connection
 def add_partitions(
+    connection: Connection,
     name: TopicArgument,
     total: Annotated[int, typer.Option("--total", "-t", min=1, help="How many there shall be in all.")],
     json: JsonOption = False,
-    bootstrap: BootstrapOption = DEFAULT_BOOTSTRAP,
-    timeout: TimeoutOption = DEFAULT_TIMEOUT_SECONDS,
-    properties: PropertyOption = None,
 ) -> None:
     """Give a topic more partitions; keys may move to other ones."""
-    connection = Connection.of(bootstrap, timeout, properties)
     admin = connection.admin()
     from confluent_kafka.admin import NewPartitions
 
-    futures = admin.create_partitions([NewPartitions(name, total)], operation_timeout=timeout)
+    futures = admin.create_partitions(
+        [NewPartitions(name, total)], operation_timeout=connection.timeout_seconds
+    )
     connection.result(futures[name], f"topic {name}")
     _report({name: f"has {total} partitions"}, json)
 
@@ -194,14 +180,6 @@ def _changes(name: str, settings: dict[str, str], unset: list[str]) -> ConfigRes
     # The value of a deletion is not looked at, but librdkafka wants one.
     entries += [ConfigEntry(key, "", incremental_operation=AlterConfigOpType.DELETE) for key in unset]
     return ConfigResource(ResourceType.TOPIC, name, incremental_configs=entries)
-
-
-def _confirm(names: list[str], yes: bool) -> None:
-    if yes:
-        return
-    if not sys.stdin.isatty():
-        raise CommandError("deleting topics cannot be undone: add --yes to do it without being asked")
-    typer.confirm(f"Delete {', '.join(names)} and all their messages?", abort=True)
 
 
 def _report(outcome: dict[str, str], json: bool) -> None:

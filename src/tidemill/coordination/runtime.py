@@ -86,7 +86,9 @@ class CoordinatorLog(Protocol):
 
     def read(self, index: int, offset: int, max_bytes: int) -> bytes: ...
 
-    def append(self, index: int, batch: bytearray, leader_epoch: int, now_ms: int) -> int: ...
+    def append(
+        self, index: int, batch: bytearray, leader_epoch: int, now_ms: int, transaction_version: int = 0
+    ) -> int: ...
 
     def when_committed(
         self, index: int, end_offset: int, due_ms: int, respond: Callable[[ApiError | None], None]
@@ -208,14 +210,19 @@ class Shard(Generic[C]):
         self._perform(lambda now_ms: news(self.core, now_ms), None)
 
     def end_transaction(
-        self, producer: Producer, is_commit: bool, coordinator_epoch: int, respond: Respond
+        self,
+        producer: Producer,
+        is_commit: bool,
+        coordinator_epoch: int,
+        respond: Respond,
+        transaction_version: int,
     ) -> None:
         """Write the marker, let the core know, answer None once it is committed."""
         token = PendingReply(respond, self._pending)
         now_ms = self._runtime.clock.wall_ms()
         try:
             marker = encode_marker(producer, is_commit, coordinator_epoch, now_ms)
-            end_offset = self._log.append(self.index, marker, self.leader_epoch, now_ms)
+            end_offset = self._log.append(self.index, marker, self.leader_epoch, now_ms, transaction_version)
         except ApiError as error:
             token.resolve(_for_clients(error))
             return
@@ -412,15 +419,24 @@ class CoordinatorRuntime(Generic[C]):
         shard.submit(call, respond, producer)
 
     def end_transaction(
-        self, index: int, producer: Producer, is_commit: bool, coordinator_epoch: int, respond: Respond
+        self,
+        index: int,
+        producer: Producer,
+        is_commit: bool,
+        coordinator_epoch: int,
+        respond: Respond,
+        transaction_version: int = 0,
     ) -> None:
-        """Write a transaction's marker to this partition; `respond` gets None or an `ApiError`."""
+        """Write a transaction's marker to this partition; `respond` gets None or an `ApiError`.
+
+        The log refuses a marker of version 2 that comes after the next transaction has begun.
+        """
         try:
             shard = self._active(index)
         except ApiError as error:
             respond(error)
             return
-        shard.end_transaction(producer, is_commit, coordinator_epoch, respond)
+        shard.end_transaction(producer, is_commit, coordinator_epoch, respond, transaction_version)
 
     def tell_all(self, news: Callable[[C, int], Outcome]) -> None:
         """Something happened that concerns every active shard, and nobody waits for an answer."""

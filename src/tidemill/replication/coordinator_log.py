@@ -38,7 +38,9 @@ class CoordinatorLog:
         found = log.read(offset, max_bytes, log.log_end_offset)
         return b"" if found is None else bytes(found.file.read(found.position, found.length))
 
-    def append(self, index: int, batch: bytearray, leader_epoch: int, now_ms: int) -> int:
+    def append(
+        self, index: int, batch: bytearray, leader_epoch: int, now_ms: int, transaction_version: int = 0
+    ) -> int:
         """Write one batch, if this broker still leads in this epoch; the offset after it."""
         partition = self._partition(index)
         limit = partition.leader_log(leader_epoch).config.max_message_bytes
@@ -48,7 +50,9 @@ class CoordinatorLog:
                 f"{len(batch)} bytes for {partition.topic_partition}, max.message.bytes is {limit}",
             )
         try:
-            info = partition.append(memoryview(batch), read_header(batch), ACKS_ALL, now_ms)
+            info = partition.append(
+                memoryview(batch), read_header(batch), ACKS_ALL, now_ms, transaction_version
+            )
         except OSError as error:
             logger.error("cannot write to %s: %s", partition.topic_partition, error)
             raise ApiError(ErrorCode.KAFKA_STORAGE_ERROR, f"the disk refused the write: {error}") from error

@@ -14,15 +14,13 @@ from __future__ import annotations
 
 import collections
 import socket
-import struct
 from typing import Any, NamedTuple, Self
 
 from tidemill.testing.apis import APIS
-from tidemill.wire.schema import Message, decode, encode_into, read_unsigned_varint, write_unsigned_varint
-
-API_VERSIONS_KEY = 18
-_SIZE = struct.Struct(">i")
-_HEADER = struct.Struct(">hhi")
+from tidemill.wire import requests
+from tidemill.wire.frames import SIZE
+from tidemill.wire.requests import framed as frame_of
+from tidemill.wire.schema import Message
 
 
 class _Pending(NamedTuple):
@@ -39,27 +37,13 @@ def encode_request(
     request: Message, version: int, correlation_id: int = 0, client_id: str | None = "tidemill-testing"
 ) -> bytes:
     """Header and body of a request, without the size before it."""
-    out = bytearray(_HEADER.pack(APIS[type(request)].key, version, correlation_id))
-    raw = None if client_id is None else client_id.encode()
-    out += struct.pack(">h", -1 if raw is None else len(raw)) + (raw or b"")
-    if version >= type(request).FLEXIBLE:
-        write_unsigned_varint(out, 0)
-    encode_into(out, request, version)
-    return bytes(out)
+    return requests.encode_request(APIS[type(request)].key, request, version, correlation_id, client_id)
 
 
 def decode_response(request: type[Message], version: int, frame: bytes) -> tuple[int, Any]:
-    """Correlation id and message of an answer; ApiVersions never has tagged fields in its header."""
-    (correlation_id,) = struct.unpack_from(">i", frame)
-    position = 4
-    if version >= request.FLEXIBLE and APIS[request].key != API_VERSIONS_KEY:
-        count, position = read_unsigned_varint(frame, position)
-        assert count == 0, "an answer's header holds tagged fields"
-    return correlation_id, decode(APIS[request].response, version, frame, position, max_elements=len(frame))
-
-
-def frame_of(payload: bytes) -> bytes:
-    return _SIZE.pack(len(payload)) + payload
+    """Correlation id and message of an answer."""
+    api = APIS[request]
+    return requests.decode_response(api.key, request, api.response, version, frame)
 
 
 class WireClient:
@@ -111,7 +95,7 @@ class WireClient:
         self.socket.sendall(data)
 
     def receive_frame(self) -> bytes:
-        (size,) = _SIZE.unpack(self._receive_exactly(_SIZE.size))
+        (size,) = SIZE.unpack(self._receive_exactly(SIZE.size))
         return self._receive_exactly(size)
 
     def _receive_exactly(self, size: int) -> bytes:

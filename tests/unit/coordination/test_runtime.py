@@ -37,6 +37,7 @@ class MemoryLog:
 
     def __init__(self) -> None:
         self.batches: list[bytes] = []
+        self.versions: list[int] = []
         self.end = 0
         self.committed = 0
         self.is_slow = False
@@ -49,11 +50,14 @@ class MemoryLog:
     def read(self, index: int, offset: int, max_bytes: int) -> bytes:
         return b"".join(batch for batch in self.batches if read_header(batch).last_offset >= offset)
 
-    def append(self, index: int, batch: bytearray, leader_epoch: int, now_ms: int) -> int:
+    def append(
+        self, index: int, batch: bytearray, leader_epoch: int, now_ms: int, transaction_version: int = 0
+    ) -> int:
         if self.failure is not None:
             raise self.failure
         stamp(batch, 0, self.end, leader_epoch)
         self.batches.append(bytes(batch))
+        self.versions.append(transaction_version)
         self.end = read_header(batch).last_offset + 1
         if not self.is_slow:
             self.commit()
@@ -360,7 +364,8 @@ def test_transactional_records_count_when_their_transaction_ends(is_commit: bool
     ended: list[Any] = []
     assert world.add("g", 5, producer) == ["added"]
     assert world.get("g") == [0]
-    world.runtime.end_transaction(0, producer, is_commit, 1, ended.append)
+    world.runtime.end_transaction(0, producer, is_commit, 1, ended.append, transaction_version=2)
+    assert world.log.versions == [0, 2], "the log is told which rules the marker follows"
     assert ended == [None]
     assert world.get("g") == [expected]
     again = World(world.log)

@@ -246,6 +246,21 @@ def test_version_1_keeps_the_epoch(driver: TransactionDriver) -> None:
     assert driver.add(identity, "t-5", version=0) is NONE
 
 
+def test_a_late_end_does_not_get_the_epoch_of_a_successor_of_version_1(driver: TransactionDriver) -> None:
+    """Whose epoch is one more too, but was not made by this end: the zombie would write in its name."""
+    zombie = open_transaction(driver)
+    assert driver.end(zombie, commit=False).error is NONE
+    driver.write_markers()
+    zombie = driver.metadata().identity
+    successor = driver.init().identity
+    assert driver.add(successor, "t-0", version=0) is NONE
+    assert driver.end(successor, commit=True, version=0).error is NONE
+    assert driver.end(zombie, commit=True) == ProducerResult(FENCED, NO_PRODUCER)
+    driver.write_markers()
+    assert driver.metadata().identity == successor == (zombie.producer_id, zombie.epoch + 1)
+    assert driver.end(zombie, commit=True) == ProducerResult(FENCED, NO_PRODUCER)
+
+
 def test_a_late_end_cannot_touch_the_next_transaction(driver: TransactionDriver) -> None:
     """Row 9 of the reliability table."""
     first = open_transaction(driver)

@@ -4,7 +4,8 @@ InitProducerId. A producer that names nobody takes over: the next epoch. One tha
 after an error) gets the next epoch only if it is the current one; if it is the one before, this is a repeated
 request and the answer is repeated; otherwise somebody else has taken over, and it is fenced.
 
-EndTxn, by state and by the epoch of the request (current, or one less: then it repeats itself):
+EndTxn, by state and by the epoch of the request: current, or one less, if the end of a version 2 transaction made the
+current one of it (then the request repeats itself; else the current one is a successor's, who must not be disturbed):
 
     version 1         commit                  abort                    any other epoch
     Ongoing           PrepareCommit           PrepareAbort             PRODUCER_FENCED
@@ -128,7 +129,8 @@ def _ending_with_bump(
         return ErrorCode.INVALID_PRODUCER_ID_MAPPING
     state = metadata.state
     is_current = not is_id_replaced and identity.epoch == metadata.producer_epoch
-    is_repeated = is_id_replaced or identity.epoch + 1 == metadata.producer_epoch
+    is_bumped_by_end = metadata.client_version >= EPOCH_BUMP_SINCE
+    is_repeated = is_id_replaced or (is_bumped_by_end and identity.epoch + 1 == metadata.producer_epoch)
     if is_current and state not in PREPARED:
         is_possible = state is State.ONGOING or not commit
         return Ending.PREPARE if is_possible else ErrorCode.INVALID_TXN_STATE

@@ -1,25 +1,25 @@
-"""Share partitions in simulation. More seeds: TIDEMILL_SEEDS=10000; one seed, with its transcript: TIDEMILL_SEED=42."""
+"""Share partitions in simulation; `simulations` says how to run more seeds, or one alone."""
 
 from __future__ import annotations
 
 import pytest
-from seeded_runs import run_seed, run_seeds
 from share_simulation import Simulation
+from simulations import run_seed, run_seeds
 
 from tidemill.coordination.share.partition import SharePartition
 from tidemill.coordination.share.partition_contract import ShareLimits, Transition, Write
 from tidemill.coordination.share.partition_runs import RecordState
 from tidemill.model.errors import ApiError
 
-DEFAULT_SEEDS = 100
+SIMULATION = Simulation
 
 
 def test_share_partitions_keep_their_promises_under_random_trouble() -> None:
-    run_seeds(Simulation, DEFAULT_SEEDS)
+    run_seeds(SIMULATION, default=100)
 
 
 def test_a_seed_replays_identically() -> None:
-    assert run_seed(Simulation, 7).transcript == run_seed(Simulation, 7).transcript
+    assert run_seed(SIMULATION, 7).transcript == run_seed(SIMULATION, 7).transcript
 
 
 # -- the checks see what they should ----------------------------------------------------------------------
