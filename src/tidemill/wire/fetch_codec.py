@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 from tidemill.model.errors import ErrorCode, MalformedMessage
 from tidemill.model.ids import ZERO_UUID
+from tidemill.wire.fields import write_count, write_string
 from tidemill.wire.frames import FileSlice, Piece, skip_tagged_fields
 from tidemill.wire.messages.fetch import FetchRequest as FetchRequestSchema
 from tidemill.wire.messages.fetch import ReplicaState
@@ -238,13 +239,13 @@ def encode_fetch_response(
         out += _INT16.pack(error)
         out += _INT32.pack(session_id)
     flexible = version >= FLEXIBLE_SINCE
-    _write_count(out, len(topics), flexible)
+    write_count(out, len(topics), flexible)
     for topic in topics:
         if version >= TOPIC_ID_SINCE:
             out += topic.topic_id
         else:
-            _write_name(out, topic.name, flexible)
-        _write_count(out, len(topic.partitions), flexible)
+            write_string(out, topic.name, flexible)
+        write_count(out, len(topic.partitions), flexible)
         for result in topic.partitions:
             out = _write_partition(pieces, out, result, version, flexible)
         if flexible:
@@ -303,24 +304,8 @@ def _write_partition_tags(out: bytearray, result: FetchResult) -> None:
 
 
 def _write_aborted(out: bytearray, aborted: list[tuple[int, int]] | None, flexible: bool) -> None:
-    _write_count(out, -1 if aborted is None else len(aborted), flexible)
+    write_count(out, -1 if aborted is None else len(aborted), flexible)
     for producer_id, first_offset in aborted or ():
         out += struct.pack(">qq", producer_id, first_offset)
         if flexible:
             out.append(NO_TAGS)
-
-
-def _write_count(out: bytearray, count: int, flexible: bool) -> None:
-    if flexible:
-        write_unsigned_varint(out, count + 1)
-    else:
-        out += _INT32.pack(count)
-
-
-def _write_name(out: bytearray, name: str, flexible: bool) -> None:
-    raw = name.encode()
-    if flexible:
-        write_unsigned_varint(out, len(raw) + 1)
-    else:
-        out += _INT16.pack(len(raw))
-    out += raw

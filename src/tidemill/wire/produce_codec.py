@@ -11,12 +11,12 @@ from typing import NamedTuple
 
 from tidemill.model.errors import ErrorCode, MalformedMessage
 from tidemill.model.ids import ZERO_UUID
+from tidemill.wire.fields import write_count, write_string
 from tidemill.wire.frames import skip_tagged_fields
 from tidemill.wire.schema import (
     MAX_ELEMENTS,
     read_unsigned_varint,
     require_few_elements,
-    write_unsigned_varint,
 )
 
 LOG_START_OFFSET_SINCE = 5
@@ -170,13 +170,13 @@ def _decode_flexible_partitions(data: memoryview, position: int) -> tuple[list[P
 def encode_produce_response(topics: list[ProduceTopicResult], version: int) -> bytes:
     out = bytearray()
     flexible = version >= FLEXIBLE_SINCE
-    _write_count(out, len(topics), flexible)
+    write_count(out, len(topics), flexible)
     for topic in topics:
         if version >= TOPIC_ID_SINCE:
             out += topic.topic_id
         else:
-            _write_string(out, topic.name, flexible)
-        _write_count(out, len(topic.partitions), flexible)
+            write_string(out, topic.name, flexible)
+        write_count(out, len(topic.partitions), flexible)
         for result in topic.partitions:
             _write_result(out, result, version, flexible)
         if flexible:
@@ -193,32 +193,15 @@ def _write_result(out: bytearray, result: ProduceResult, version: int, flexible:
         out += _INT64.pack(result.log_start_offset)
     if version >= ERROR_MESSAGE_SINCE:
         _write_bad_records(out, result, flexible)
-        _write_string(out, result.message, flexible)
+        write_string(out, result.message, flexible)
     if flexible:
         out.append(0)
 
 
 def _write_bad_records(out: bytearray, result: ProduceResult, flexible: bool) -> None:
-    _write_count(out, len(result.bad_records), flexible)
+    write_count(out, len(result.bad_records), flexible)
     for place in result.bad_records:
         out += _INT32.pack(place)
-        _write_string(out, result.message, flexible)
+        write_string(out, result.message, flexible)
         if flexible:
             out.append(0)
-
-
-def _write_count(out: bytearray, count: int, flexible: bool) -> None:
-    if flexible:
-        write_unsigned_varint(out, count + 1)
-    else:
-        out += _INT32.pack(count)
-
-
-def _write_string(out: bytearray, value: str | None, flexible: bool) -> None:
-    raw = None if value is None else value.encode()
-    if flexible:
-        write_unsigned_varint(out, 0 if raw is None else len(raw) + 1)
-    else:
-        out += _INT16.pack(-1 if raw is None else len(raw))
-    if raw:
-        out += raw

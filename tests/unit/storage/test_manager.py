@@ -404,6 +404,21 @@ def compact(world: World) -> bool:
     return world.manager.complete_cleaning(cleaning, run(world.files, cleaning.job), NOW_MS)
 
 
+def test_a_damaged_index_of_a_cleaned_segment_leaves_no_hole() -> None:
+    world = World(COMPACTED)
+    log = world.create("orders")[0]
+    append(log, *[(f"k{n % 3}", f"v{n}") for n in range(30)])
+    cleaning = world.manager.begin_cleaning(NOW_MS)
+    assert cleaning is not None
+    result = run(world.files, cleaning.job)
+    for path in world.files.paths():
+        if path.endswith(".index.cleaned"):
+            world.files.write_atomic(path, b"123")
+    assert world.manager.complete_cleaning(cleaning, result, NOW_MS)
+    found = read_all(log)
+    assert {key for key, _ in found.values()} == {b"k0", b"k1", b"k2"} and max(found) == 29
+
+
 def test_compaction_of_a_live_log() -> None:
     world = World(COMPACTED)
     log = world.create("orders")[0]
