@@ -290,7 +290,7 @@ def test_every_version_of_the_heartbeat(prompt: Cluster, group: str, version: in
             return connection.call(request, version=version)
 
         joined = beat()
-        assert (joined.error_code, joined.member_epoch, joined.heartbeat_interval_ms) == (0, 1, 200)
+        assert (joined.error_code, joined.member_epoch, joined.heartbeat_interval_ms) == (0, 2, 200)
         assert joined.assignment.topic_partitions[0].partitions == [0]
         assert beat(member_id=joined.member_id, member_epoch=9).error_code == ErrorCode.FENCED_MEMBER_EPOCH
         assert beat(server_assignor="none").error_code == ErrorCode.UNSUPPORTED_ASSIGNOR

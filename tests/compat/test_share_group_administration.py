@@ -26,6 +26,7 @@ from tidemill.wire.messages.delete_groups import DeleteGroupsRequest
 from tidemill.wire.messages.describe_groups import DescribeGroupsRequest
 from tidemill.wire.messages.find_coordinator import FindCoordinatorRequest
 from tidemill.wire.messages.list_groups import ListGroupsRequest
+from tidemill.wire.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
 from tidemill.wire.messages.metadata import MetadataRequest, MetadataRequestTopic
 from tidemill.wire.messages.share_group_describe import ShareGroupDescribeRequest
 from tidemill.wire.messages.share_group_heartbeat import (
@@ -173,6 +174,37 @@ def test_members_and_state_survive_a_kill(broker: BrokerProcess) -> None:
         assert _beat(client, "a", epoch).error_code == 0, "it is still a member"
         wait_until(lambda: _read_state(client, topic_id) not in (14, 15, 16), "the share coordinator")
         assert _read_state(client, topic_id) == (7, 40, [(42, 43, 2, 3)])
+
+
+def test_the_state_log_is_pruned(tmp_path: Path) -> None:
+    settings: dict[str, object] = {
+        "share.coordinator.snapshot.update.records.per.snapshot": 5,
+        "share.coordinator.state.topic.prune.interval.ms": 200,
+        "share.coordinator.cold.partition.snapshot.interval.ms": 400,
+        "share.coordinator.state.topic.num.partitions": 1,
+    }
+    with TidemillPeer(data_directory=tmp_path / "data", settings=settings) as broker:
+        create_topic(broker.bootstrap, TOPIC, 3, {})
+        with WireClient(broker.bootstrap) as client:
+            _beat(_ready(client), "a")
+            topic_id = _topic_id(client)
+            for _ in range(20):
+                _write_state(client, topic_id)
+            wait_until(lambda: _log_start(client) > 20, "the log to be cut")
+        broker.kill()
+        broker.start()
+        with WireClient(broker.bootstrap) as client:
+            wait_until(lambda: _read_state(client, topic_id) not in (14, 15, 16), "the share coordinator")
+            assert _read_state(client, topic_id) == (7, 40, [(42, 43, 2, 3)])
+            assert sorted(_offsets(_ready(client))) == [0, 1, 2], "cold partitions have their state"
+
+
+def _log_start(client: WireClient) -> int:
+    asked = ListOffsetsPartition(partition_index=0, timestamp=-2, current_leader_epoch=-1)
+    topics = [ListOffsetsTopic(name="__share_group_state", partitions=[asked])]
+    answer = client.call(ListOffsetsRequest(replica_id=-1, topics=topics))
+    offset: int = answer.topics[0].partitions[0].offset
+    return offset
 
 
 def _write_state(client: WireClient, topic_id: bytes) -> None:

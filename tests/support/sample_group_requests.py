@@ -6,6 +6,9 @@ a commit without a group is what simple consumers do.
 
 from __future__ import annotations
 
+from tidemill.wire.messages.consumer_group_describe import ConsumerGroupDescribeRequest
+from tidemill.wire.messages.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest
+from tidemill.wire.messages.consumer_group_heartbeat import TopicPartitions as HeartbeatPartitions
 from tidemill.wire.messages.delete_groups import DeleteGroupsRequest
 from tidemill.wire.messages.describe_groups import DescribeGroupsRequest
 from tidemill.wire.messages.heartbeat import HeartbeatRequest
@@ -56,6 +59,16 @@ def _membership() -> list[Message]:
             assignments=[SyncGroupRequestAssignment(member_id=STRANGER, assignment=b"assignment")],
         ),
         HeartbeatRequest(group_id=GROUP, generation_id=1, member_id=STRANGER),
+        ConsumerGroupHeartbeatRequest(
+            group_id=GROUP,
+            member_id=STRANGER,
+            member_epoch=3,
+            rebalance_timeout_ms=10_000,
+            subscribed_topic_names=["a-topic"],
+            subscribed_topic_regex="a.*",
+            server_assignor="uniform",
+            topic_partitions=[HeartbeatPartitions(topic_id=bytes(range(16)), partitions=[0, 1])],
+        ),
         LeaveGroupRequest(
             group_id=GROUP,
             member_id=STRANGER,
@@ -91,5 +104,6 @@ def _administration() -> list[Message]:
     return [
         ListGroupsRequest(states_filter=["Stable", "Empty"], types_filter=["classic"]),
         DescribeGroupsRequest(groups=[GROUP, "another"], include_authorized_operations=True),
+        ConsumerGroupDescribeRequest(group_ids=[GROUP, "another"], include_authorized_operations=True),
         DeleteGroupsRequest(groups_names=["no-such-group"]),
     ]

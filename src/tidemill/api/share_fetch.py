@@ -164,17 +164,20 @@ class Exchange:
         asyncio.get_running_loop().call_later(delay_s, lambda: self._respond([], error))
 
     def _maybe_respond(self) -> None:
-        if self._answer is None or (self._writes is not None and not self._writes.done()):
+        """Once: the records may come between the end of the writes and the call that tells of it."""
+        answer = self._answer
+        if answer is None or (self._writes is not None and not self._writes.done()):
             return
+        self._answer = None
         for where, result in self._acknowledgements.items():
             error = ApiError(ErrorCode.UNKNOWN_SERVER_ERROR) if result.exception() else result.result()
-            known = self._answer.get(where, ShareFetchResult(where.partition))
+            known = answer.get(where, ShareFetchResult(where.partition))
             if error is not None:
                 known = known._replace(
                     acknowledge_error=error.code, acknowledge_message=error.message or None
                 )
-            self._answer[where] = known
-        self._respond(_by_topic(self._answer), None)
+            answer[where] = known
+        self._respond(_by_topic(answer), None)
 
     def _respond(self, topics: list[ShareFetchTopicResult], error: ApiError | None) -> None:
         lock_ms = 0

@@ -16,9 +16,9 @@ from tidemill.coordination.share.persister import SharePartitionKey, StateSummar
 from tidemill.metadata.image import TopicState
 from tidemill.model.errors import ApiError, ErrorCode
 from tidemill.model.ids import TopicPartition
-from tidemill.wire.messages import alter_share_group_offsets as alter
-from tidemill.wire.messages import delete_share_group_offsets as delete
-from tidemill.wire.messages import describe_share_group_offsets as describe
+from tidemill.wire.messages import alter_share_group_offsets as alter_messages
+from tidemill.wire.messages import delete_share_group_offsets as delete_messages
+from tidemill.wire.messages import describe_share_group_offsets as describe_messages
 
 if TYPE_CHECKING:
     from tidemill.coordination.group.assignor import Assignment
@@ -35,17 +35,17 @@ class ShareGroupOffsetApi:
     # -- describe -------------------------------------------------------------------------------------
 
     async def describe(
-        self, context: RequestContext, request: describe.DescribeShareGroupOffsetsRequest
-    ) -> describe.DescribeShareGroupOffsetsResponse:
-        return describe.DescribeShareGroupOffsetsResponse(
+        self, context: RequestContext, request: describe_messages.DescribeShareGroupOffsetsRequest
+    ) -> describe_messages.DescribeShareGroupOffsetsResponse:
+        return describe_messages.DescribeShareGroupOffsetsResponse(
             groups=[await self._describe_group(group) for group in request.groups]
         )
 
     async def _describe_group(
-        self, asked: describe.DescribeShareGroupOffsetsRequestGroup
-    ) -> describe.DescribeShareGroupOffsetsResponseGroup:
+        self, asked: describe_messages.DescribeShareGroupOffsetsRequestGroup
+    ) -> describe_messages.DescribeShareGroupOffsetsResponseGroup:
         group_id = asked.group_id
-        answer = describe.DescribeShareGroupOffsetsResponseGroup(group_id=group_id)
+        answer = describe_messages.DescribeShareGroupOffsetsResponseGroup(group_id=group_id)
         try:
             initialized: Assignment = await self._groups.submit(
                 group_id, lambda share, token, step: share.initialized(group_id, token, step)
@@ -64,10 +64,10 @@ class ShareGroupOffsetApi:
 
     async def _describe_topic(
         self, group_id: str, name: str, indexes: list[int]
-    ) -> describe.DescribeShareGroupOffsetsResponseTopic:
+    ) -> describe_messages.DescribeShareGroupOffsetsResponseTopic:
         topic = self._topic(name)
         topic_id = bytes(16) if topic is None else topic.topic_id
-        return describe.DescribeShareGroupOffsetsResponseTopic(
+        return describe_messages.DescribeShareGroupOffsetsResponseTopic(
             topic_name=name,
             topic_id=topic_id,
             partitions=[
@@ -78,8 +78,8 @@ class ShareGroupOffsetApi:
 
     async def _describe_partition(
         self, key: SharePartitionKey, topic: str
-    ) -> describe.DescribeShareGroupOffsetsResponsePartition:
-        answer = describe.DescribeShareGroupOffsetsResponsePartition(
+    ) -> describe_messages.DescribeShareGroupOffsetsResponsePartition:
+        answer = describe_messages.DescribeShareGroupOffsetsResponsePartition(
             partition_index=key.partition, start_offset=-1, leader_epoch=-1
         )
         try:
@@ -101,8 +101,8 @@ class ShareGroupOffsetApi:
     # -- alter ----------------------------------------------------------------------------------------
 
     async def alter(
-        self, context: RequestContext, request: alter.AlterShareGroupOffsetsRequest
-    ) -> alter.AlterShareGroupOffsetsResponse:
+        self, context: RequestContext, request: alter_messages.AlterShareGroupOffsetsRequest
+    ) -> alter_messages.AlterShareGroupOffsetsResponse:
         group_id = request.group_id
         wanted = {
             (topic.topic_id, partition.partition_index): partition.start_offset
@@ -119,19 +119,21 @@ class ShareGroupOffsetApi:
                 group_id, lambda share, token, step: share.begin_alter(group_id, partitions, token, step)
             )
         except ApiError as error:
-            return alter.AlterShareGroupOffsetsResponse(
+            return alter_messages.AlterShareGroupOffsetsResponse(
                 error_code=error.code, error_message=error.message or None
             )
         failures = await self._groups.initialize(group_id, initialization, wanted)
-        return alter.AlterShareGroupOffsetsResponse(
+        return alter_messages.AlterShareGroupOffsetsResponse(
             responses=[self._altered(topic, failures) for topic in request.topics]
         )
 
     def _altered(
-        self, asked: alter.AlterShareGroupOffsetsRequestTopic, failures: dict[tuple[bytes, int], ApiError]
-    ) -> alter.AlterShareGroupOffsetsResponseTopic:
+        self,
+        asked: alter_messages.AlterShareGroupOffsetsRequestTopic,
+        failures: dict[tuple[bytes, int], ApiError],
+    ) -> alter_messages.AlterShareGroupOffsetsResponseTopic:
         topic = self._topic(asked.topic_name)
-        answer = alter.AlterShareGroupOffsetsResponseTopic(topic_name=asked.topic_name)
+        answer = alter_messages.AlterShareGroupOffsetsResponseTopic(topic_name=asked.topic_name)
         answer.topic_id = bytes(16) if topic is None else topic.topic_id
         for partition in asked.partitions:
             index = partition.partition_index
@@ -139,7 +141,7 @@ class ShareGroupOffsetApi:
             if topic is None or index not in topic.partitions:
                 error = ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "there is no such partition")
             answer.partitions.append(
-                alter.AlterShareGroupOffsetsResponsePartition(
+                alter_messages.AlterShareGroupOffsetsResponsePartition(
                     partition_index=index,
                     error_code=ErrorCode.NONE if error is None else error.code,
                     error_message=None if error is None else error.message or None,
@@ -150,8 +152,8 @@ class ShareGroupOffsetApi:
     # -- delete ---------------------------------------------------------------------------------------
 
     async def delete(
-        self, context: RequestContext, request: delete.DeleteShareGroupOffsetsRequest
-    ) -> delete.DeleteShareGroupOffsetsResponse:
+        self, context: RequestContext, request: delete_messages.DeleteShareGroupOffsetsRequest
+    ) -> delete_messages.DeleteShareGroupOffsetsResponse:
         group_id = request.group_id
         named = {asked.topic_name: self._topic(asked.topic_name) for asked in request.topics}
         topic_ids = [topic.topic_id for topic in named.values() if topic is not None]
@@ -160,7 +162,7 @@ class ShareGroupOffsetApi:
                 group_id, lambda share, token, step: share.begin_delete(group_id, topic_ids, token, step)
             )
         except ApiError as error:
-            return delete.DeleteShareGroupOffsetsResponse(
+            return delete_messages.DeleteShareGroupOffsetsResponse(
                 error_code=error.code, error_message=error.message or None
             )
         failures = await self._groups.delete_state(group_id, partitions)
@@ -168,7 +170,7 @@ class ShareGroupOffsetApi:
         await self._groups.submit(
             group_id, lambda share, token, step: share.state_deleted(group_id, deleted, token, step)
         )
-        return delete.DeleteShareGroupOffsetsResponse(
+        return delete_messages.DeleteShareGroupOffsetsResponse(
             responses=[_deleted(name, topic, partitions, failures) for name, topic in named.items()]
         )
 
@@ -182,8 +184,8 @@ class ShareGroupOffsetApi:
 
 def _deleted(
     name: str, topic: TopicState | None, partitions: Assignment, failures: dict[bytes, ApiError]
-) -> delete.DeleteShareGroupOffsetsResponseTopic:
-    answer = delete.DeleteShareGroupOffsetsResponseTopic(topic_name=name)
+) -> delete_messages.DeleteShareGroupOffsetsResponseTopic:
+    answer = delete_messages.DeleteShareGroupOffsetsResponseTopic(topic_name=name)
     error: ApiError | None = ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "there is no such topic")
     if topic is not None:
         answer.topic_id = topic.topic_id

@@ -404,6 +404,20 @@ def _minimum_size(wire: WireType, version: int, flexible: bool) -> int:
     return 1 if flexible else 2 if wire.name == "string" else 4
 
 
+def _field_reader(field: WireField, version: int, flexible: bool) -> Reader:
+    nullable = version >= field.nullable_since
+    if nullable and field.type.name == "struct" and field.is_tagged(version):
+        return _tagged_struct_reader(_value_reader(field.type, version, flexible, False))
+    return _value_reader(field.type, version, flexible, nullable)
+
+
+def _field_writer(field: WireField, version: int, flexible: bool) -> Writer:
+    nullable = version >= field.nullable_since
+    if nullable and field.type.name == "struct" and field.is_tagged(version):
+        return _tagged_struct_writer(_value_writer(field.type, version, flexible, False))
+    return _value_writer(field.type, version, flexible, nullable)
+
+
 def _value_reader(wire: WireType, version: int, flexible: bool, nullable: bool) -> Reader:
     if wire.name in _FIXED:
         return _FIXED[wire.name][0]
@@ -439,6 +453,26 @@ def _nullable_struct_reader(read: Reader) -> Reader:
         return read(data, position + 1)
 
     return read_nullable
+
+
+def _tagged_struct_reader(read: Reader) -> Reader:
+    """Under a tag a struct that is null says 0, where it says -1 elsewhere."""
+
+    def read_tagged(data: bytes, position: int) -> tuple[Any, int]:
+        if data[position] == 0:
+            return None, position + 1
+        return read(data, position + 1)
+
+    return read_tagged
+
+
+def _tagged_struct_writer(write: Writer) -> Writer:
+    def write_tagged(out: bytearray, value: Any) -> None:
+        out.append(0 if value is None else 1)
+        if value is not None:
+            write(out, value)
+
+    return write_tagged
 
 
 def _nullable_struct_writer(write: Writer) -> Writer:
@@ -479,7 +513,7 @@ def _struct_reader(cls: type[Message], version: int, flexible: bool) -> Reader:
     plain: list[tuple[str, Reader]] = []
     tagged: dict[int, tuple[str, Reader]] = {}
     for name, field in _fields_of(cls, version):
-        reader = _value_reader(field.type, version, flexible, version >= field.nullable_since)
+        reader = _field_reader(field, version, flexible)
         if field.tag is not None and field.is_tagged(version):
             tagged[field.tag] = (name, reader)
         else:
@@ -523,7 +557,7 @@ def _struct_writer(cls: type[Message], version: int, flexible: bool) -> Writer:
     tagged: list[tuple[int, str, Writer, Any]] = []
     defaults = cls()
     for name, field in _fields_of(cls, version):
-        writer = _value_writer(field.type, version, flexible, version >= field.nullable_since)
+        writer = _field_writer(field, version, flexible)
         if field.tag is not None and field.is_tagged(version):
             tagged.append((field.tag, name, writer, getattr(defaults, name)))
         else:

@@ -32,28 +32,28 @@ def driver() -> ConsumerDriver:
 def test_the_first_member_gets_everything_at_once(driver: ConsumerDriver) -> None:
     one = driver.member("m-1")
     reply = one.beat()
-    assert (reply.error_code, reply.member_id, reply.member_epoch) == (0, "m-1", 1)
+    assert (reply.error_code, reply.member_id, reply.member_epoch) == (0, "m-1", 2)
     assert reply.heartbeat_interval_ms == 5000
     assert one.owned == {("orders", index) for index in range(4)}
     group = driver.consumer()
-    assert (group.state, group.epoch, group.target_epoch) == ("Stable", 1, 1)
+    assert (group.state, group.epoch, group.target_epoch) == ("Stable", 2, 2)
 
 
 def test_partitions_are_given_up_before_they_are_given(driver: ConsumerDriver) -> None:
     one, two = driver.member("m-1"), driver.member("m-2")
     one.beat()
     joined = two.beat()
-    assert joined.member_epoch == 2 and two.partitions == []
+    assert joined.member_epoch == 3 and two.partitions == []
     group = driver.consumer()
     assert group.members["m-2"].state is MemberState.UNRELEASED
     assert group.state == "Reconciling"
     revoking = one.beat()
-    assert revoking.member_epoch == 1 and len(one.partitions) == 2
+    assert revoking.member_epoch == 2 and len(one.partitions) == 2
     assert driver.consumer().members["m-1"].state is MemberState.UNREVOKED
-    assert two.beat().member_epoch == 2 and two.partitions == [], (
+    assert two.beat().member_epoch == 3 and two.partitions == [], (
         "the first has not said that it gave them up"
     )
-    assert one.beat().member_epoch == 2
+    assert one.beat().member_epoch == 3
     two.beat()
     assert sorted(one.partitions + two.partitions) == [0, 1, 2, 3] and len(two.partitions) == 2
     assert driver.consumer().state == "Stable"
@@ -127,7 +127,7 @@ def test_a_member_with_a_wrong_epoch_is_fenced(driver: ConsumerDriver) -> None:
     one.epoch = 7
     assert one.beat().error_code == ErrorCode.FENCED_MEMBER_EPOCH
     stranger = driver.member("m-2")
-    stranger.epoch = 1
+    stranger.epoch = 2
     assert stranger.beat().error_code == ErrorCode.UNKNOWN_MEMBER_ID
 
 
@@ -137,9 +137,9 @@ def test_a_member_whose_answer_was_lost_may_come_with_the_epoch_before(driver: C
     two.beat()
     one.beat()
     lost = driver.heartbeat_raw(**one.request())
-    assert lost.member_epoch == 2 and one.epoch == 1
-    assert one.beat().error_code == 0 and one.epoch == 2
-    one.epoch = 1
+    assert lost.member_epoch == 3 and one.epoch == 2
+    assert one.beat().error_code == 0 and one.epoch == 3
+    one.epoch = 2
     owner = two.beat() and next(iter(driver.consumer().members["m-2"].assigned))
     one.assigned.add((owner, two.partitions[0]))
     assert one.beat().error_code == ErrorCode.FENCED_MEMBER_EPOCH, "it owns what it was not given"
@@ -197,7 +197,7 @@ def test_who_does_not_give_up_partitions_in_time_is_removed(driver: ConsumerDriv
     for _ in range(3):
         driver.advance(REBALANCE_TIMEOUT_MS // 3)
         two.beat()
-        stuck = driver.heartbeat_raw(group_id="g", member_id="m-1", member_epoch=1)
+        stuck = driver.heartbeat_raw(group_id="g", member_id="m-1", member_epoch=2)
     assert stuck.error_code == ErrorCode.UNKNOWN_MEMBER_ID
     two.beat()
     assert two.partitions == [0, 1, 2, 3]
@@ -227,7 +227,7 @@ def test_a_static_member_comes_back_to_what_it_had(driver: ConsumerDriver) -> No
     assert heir.owned == had and driver.consumer().epoch == epoch, "no rebalance"
     assert set(driver.consumer().members) == {"m-1", "m-3"}
     assert two.beat().error_code == ErrorCode.UNRELEASED_INSTANCE_ID
-    two.epoch = 2
+    two.epoch = 3
     assert two.beat().error_code == ErrorCode.FENCED_INSTANCE_ID
 
 
@@ -378,11 +378,11 @@ def test_records_of_one_join(driver: ConsumerDriver) -> None:
     assert types == [5, 3, 7, 6, 8]
     values = {record.type: record.value for record, _ in driver.log}  # type: ignore[misc]
     assert isinstance(values[3], ConsumerGroupMetadataValue)
-    assert values[3].epoch == 1 and values[3].metadata_hash != 0
+    assert values[3].epoch == 2 and values[3].metadata_hash != 0
     current = values[8]
     assert isinstance(current, ConsumerGroupCurrentMemberAssignmentValue)
-    assert (current.member_epoch, current.previous_member_epoch, current.state) == (1, 0, 0)
-    assert current.assigned_partitions[0].assignment_epochs == [1, 1, 1, 1]
+    assert (current.member_epoch, current.previous_member_epoch, current.state) == (2, 0, 0)
+    assert current.assigned_partitions[0].assignment_epochs == [2, 2, 2, 2]
 
 
 # -- for people -------------------------------------------------------------------------------------------
@@ -391,10 +391,10 @@ def test_records_of_one_join(driver: ConsumerDriver) -> None:
 def test_describe(driver: ConsumerDriver) -> None:
     driver.member("m-1", regex="order.*", topics=["orders"]).beat()
     found = driver.describe()
-    assert (found.group_state, found.group_epoch, found.assignment_epoch) == ("Stable", 1, 1)
+    assert (found.group_state, found.group_epoch, found.assignment_epoch) == ("Stable", 2, 2)
     assert found.assignor_name == "uniform"
     (member,) = found.members
-    assert (member.member_epoch, member.member_type, member.subscribed_topic_regex) == (1, 1, "order.*")
+    assert (member.member_epoch, member.member_type, member.subscribed_topic_regex) == (2, 1, "order.*")
     assert member.assignment.topic_partitions[0].topic_name == "orders"
     assert member.target_assignment.topic_partitions[0].partitions == [0, 1, 2, 3]
     missing = driver.describe("nobody")

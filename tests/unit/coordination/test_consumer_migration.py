@@ -233,7 +233,7 @@ def test_a_static_member_of_the_newer_protocol_is_replaced_by_one_of_the_classic
     new.beat()
     new.leave(for_good=False)
     old = ClassicClient(driver, instance_id="i")
-    assert old.join().error_code == 0 and old.generation == 1
+    assert old.join().error_code == 0 and old.generation == 2
     assert old.sync().error_code == 0 and old.owned == [0, 1, 2, 3]
     driver.advance(0)
     assert isinstance(driver.shard.group("g"), ClassicGroup)
@@ -250,7 +250,7 @@ def test_empty_groups_change_their_kind_by_the_first_join() -> None:
     driver.advance(0)
     assert driver.classic().is_empty
     new = driver.member("m-new")
-    assert new.beat().member_epoch == 1 and new.partitions == [0, 1, 2, 3]
+    assert new.beat().member_epoch == 2 and new.partitions == [0, 1, 2, 3]
     assert driver.committed() == {("orders", 0): 5}
     new.leave()
     assert driver.consumer().is_empty
@@ -270,8 +270,8 @@ def test_members_of_the_newer_protocol_do_not_speak_the_classic_one() -> None:
     driver = make()
     new = driver.member("m-new")
     new.beat()
-    assert driver.heartbeat("m-new", 1) == ErrorCode.UNKNOWN_MEMBER_ID
-    assert driver.sync("m-new", 1).error_code == ErrorCode.UNKNOWN_MEMBER_ID
+    assert driver.heartbeat("m-new", 2) == ErrorCode.UNKNOWN_MEMBER_ID
+    assert driver.sync("m-new", 2).error_code == ErrorCode.UNKNOWN_MEMBER_ID
     (left,) = driver.leave(("m-new", None)).members
     assert left.error_code == ErrorCode.UNKNOWN_MEMBER_ID
     odd = driver.join("g", protocol_type="connect")
@@ -283,7 +283,7 @@ def test_a_classic_member_joins_and_leaves_a_consumer_group() -> None:
     new = driver.member("m-new")
     new.beat()
     old = ClassicClient(driver)
-    assert old.join().generation_id == 2
+    assert old.join().generation_id == 3
     assert old.sync().error_code == 0 and old.owned == []
     settle(new)
     assert old.heartbeat() == ErrorCode.REBALANCE_IN_PROGRESS, "what it waited for is free"
@@ -317,9 +317,9 @@ def test_commits_need_the_members_epoch() -> None:
     one, two = driver.member("m-1"), driver.member("m-2")
     one.beat()
     key = ("orders", 0)
-    assert driver.commit({key: 1}, "m-1", 1, version=9) == [0]
-    assert driver.commit({key: 1}, "m-1", 2, version=9) == [ErrorCode.STALE_MEMBER_EPOCH]
-    assert driver.commit({key: 1}, "m-1", 1, version=8) == [ErrorCode.UNSUPPORTED_VERSION]
+    assert driver.commit({key: 1}, "m-1", 2, version=9) == [0]
+    assert driver.commit({key: 1}, "m-1", 3, version=9) == [ErrorCode.STALE_MEMBER_EPOCH]
+    assert driver.commit({key: 1}, "m-1", 2, version=8) == [ErrorCode.UNSUPPORTED_VERSION]
     assert driver.commit({key: 1}, "nobody", 1, version=9) == [ErrorCode.UNKNOWN_MEMBER_ID]
     assert driver.commit({key: 1}, "", -1, version=9) == [ErrorCode.UNKNOWN_MEMBER_ID]
     assert driver.commit_in_transaction(7, {key: 1}, "m-1", 5) == [ErrorCode.ILLEGAL_GENERATION]
@@ -327,8 +327,8 @@ def test_commits_need_the_members_epoch() -> None:
     driver.end_transaction(7, False)
     settle(one, two)
     kept, lost = ("orders", one.partitions[0]), ("orders", two.partitions[0])
-    assert driver.commit({kept: 2}, "m-1", 1, version=9) == [0], "its own since epoch 1"
-    assert driver.commit({lost: 2}, "m-1", 1, version=9) == [ErrorCode.STALE_MEMBER_EPOCH]
+    assert driver.commit({kept: 2}, "m-1", 2, version=9) == [0], "its own since epoch 2"
+    assert driver.commit({lost: 2}, "m-1", 2, version=9) == [ErrorCode.STALE_MEMBER_EPOCH]
     one.leave()
     two.leave()
     assert driver.commit({key: 3}, "", -1, version=9) == [0], "an empty group's offsets may be set by anybody"
@@ -344,8 +344,8 @@ def test_fetches_may_name_a_member_and_are_refused_then() -> None:
         driver.run(driver.shard.fetch_offsets(request, False, token, driver.now_ms))
         return int(driver.replies[token].error_code)
 
-    assert code(None, -1) == 0 and code("m-1", 1) == 0
-    assert code("m-1", 2) == ErrorCode.STALE_MEMBER_EPOCH
+    assert code(None, -1) == 0 and code("m-1", 2) == 0
+    assert code("m-1", 3) == ErrorCode.STALE_MEMBER_EPOCH
     assert code("m-2", 1) == ErrorCode.UNKNOWN_MEMBER_ID
 
 
@@ -385,7 +385,7 @@ def test_offsets_of_topics_nobody_subscribes_to_expire() -> None:
     driver = ConsumerDriver({"orders": PARTITIONS}, settings)
     one = driver.member("m-1")
     one.beat()
-    assert driver.commit({("orders", 0): 1, ("other", 0): 1}, "m-1", 1, version=9) == [0, 0]
+    assert driver.commit({("orders", 0): 1, ("other", 0): 1}, "m-1", 2, version=9) == [0, 0]
     for _ in range(22):
         driver.advance(30_000)
         one.beat(complete=False)

@@ -138,7 +138,6 @@ class ClassicJoin:
             member_id=member_id,
             member_epoch=JOINING_EPOCH,
             previous_member_epoch=JOINING_EPOCH,
-            state=MemberState.STABLE,
             pending_revocation={},
         )
         self._draft.replace(holder, heir)

@@ -24,6 +24,8 @@ from tidemill.coordination.group.consumer_regex import topics_matching
 from tidemill.coordination.group.contract import Step
 from tidemill.coordination.group.modern import Topics, changed_targets, make_target, metadata_hash
 
+FIRST_EPOCH = 2
+
 
 class Draft:
     def __init__(self, group: ConsumerGroup, topics: Topics, step: Step) -> None:
@@ -73,6 +75,7 @@ class Draft:
         self.target[heir.member_id] = target
         self.describe(heir)
         self.step.append(records.target_record(self.group_id, heir.member_id, target))
+        self.step.append(records.current_record(self.group_id, heir))
 
     def is_free_for(self, member_id: str, topic_id: bytes, index: int) -> bool:
         owner = self.group.owners.get((topic_id, index))
@@ -111,7 +114,8 @@ class Draft:
     # -- epochs -----------------------------------------------------------------------------------------
 
     def bump(self) -> None:
-        self.epoch += 1
+        """Kafka's groups begin at 2: there 1 is the epoch of a target that is still to be made."""
+        self.epoch = self.epoch + 1 if self.epoch else FIRST_EPOCH
         value = metadata_hash(self.subscribed_names(), self.topics)
         self.step.append(records.epoch_record(self.group_id, self.epoch, value))
 

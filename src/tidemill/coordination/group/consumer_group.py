@@ -31,13 +31,13 @@ from __future__ import annotations
 import dataclasses
 import enum
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
 from tidemill.coordination.core import CoordinatorRecord
 from tidemill.coordination.group import consumer_records as records
 from tidemill.coordination.group.assignor import NOTHING, Assignment
-from tidemill.coordination.group.contract import CONSUMER_PROTOCOL_TYPE, Step
+from tidemill.coordination.group.contract import CONSUMER_PROTOCOL_TYPE, ConsumerSettings, Step
 from tidemill.coordination.group.modern import ModernGroup, ModernMember, Topics
 from tidemill.coordination.records.group_records import (
     ConsumerGroupCurrentMemberAssignmentValue,
@@ -147,9 +147,9 @@ class ConsumerGroup(ModernGroup[ConsumerMember]):
 
     group_type = "consumer"
 
-    def __init__(self, group_id: str, topics: Topics, session_timeout_ms: int = 45_000) -> None:
+    def __init__(self, group_id: str, topics: Topics, settings: Callable[[], ConsumerSettings]) -> None:
         super().__init__(group_id)
-        self.session_timeout_ms = session_timeout_ms
+        self._settings = settings
         self._topics = topics
         self.instances: dict[str, str] = {}
         """Static members: instance id to member id."""
@@ -381,12 +381,13 @@ class ConsumerGroup(ModernGroup[ConsumerMember]):
             records.target_epoch_tombstone(group_id),
             *(records.member_tombstone(group_id, member_id) for member_id in self.members),
             *(records.regex_tombstone(group_id, regex) for regex in self.regexes),
+            records.partition_metadata_tombstone(group_id),
             records.epoch_tombstone(group_id),
         ]
 
     def restart_session(self, member: ConsumerMember, step: Step) -> None:
         classic = member.classic
-        delay_ms = self.session_timeout_ms if classic is None else classic.session_timeout_ms
+        delay_ms = self._settings().session_timeout_ms if classic is None else classic.session_timeout_ms
         step.set_timer(ConsumerSessionTimer(self.group_id, member.member_id), delay_ms)
 
     def restore_timers(self, step: Step) -> None:

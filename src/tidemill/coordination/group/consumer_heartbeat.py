@@ -179,7 +179,6 @@ class Heartbeat:
             member_id=member_id,
             member_epoch=JOINING_EPOCH,
             previous_member_epoch=JOINING_EPOCH,
-            state=MemberState.STABLE,
             pending_revocation=NOTHING,
             classic=None,
         )
@@ -330,7 +329,6 @@ def leave_for_a_while(draft: Draft, member: ConsumerMember) -> None:
         dataclasses.replace(
             member,
             member_epoch=STATIC_LEAVING_EPOCH,
-            state=MemberState.STABLE,
             pending_revocation=NOTHING,
         )
     )

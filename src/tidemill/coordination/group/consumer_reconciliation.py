@@ -109,11 +109,10 @@ def _changed(
         for topic_id, indexes in assignment.items()
         for index in indexes
     }
-    has_moved = epoch != member.member_epoch
     return dataclasses.replace(
         member,
         member_epoch=epoch,
-        previous_member_epoch=member.member_epoch if has_moved else member.previous_member_epoch,
+        previous_member_epoch=member.member_epoch,
         state=state,
         assigned=assigned,
         pending_revocation=pending,

@@ -23,6 +23,7 @@ from tidemill.coordination.records.group_records import (
     ConsumerGroupMemberMetadataValue,
     ConsumerGroupMetadataKey,
     ConsumerGroupMetadataValue,
+    ConsumerGroupPartitionMetadataKey,
     ConsumerGroupRegularExpressionKey,
     ConsumerGroupRegularExpressionValue,
     ConsumerGroupTargetAssignmentMemberKey,
@@ -60,6 +61,12 @@ def target_epoch_record(group_id: str, epoch: int, now_ms: int) -> CoordinatorRe
 def target_epoch_tombstone(group_id: str) -> CoordinatorRecord:
     key = ConsumerGroupTargetAssignmentMetadataKey(group_id=group_id)
     return CoordinatorRecord(TARGET_EPOCH, key, None)
+
+
+def partition_metadata_tombstone(group_id: str) -> CoordinatorRecord:
+    """For what an older broker may have written."""
+    key = ConsumerGroupPartitionMetadataKey(group_id=group_id)
+    return CoordinatorRecord(PARTITION_METADATA, key, None)
 
 
 def regex_record(group_id: str, regex: str, resolved: ResolvedRegex) -> CoordinatorRecord:

@@ -6,7 +6,7 @@ joins appears when its records are replayed, so that a join which could not be w
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, MutableMapping, Set
+from collections.abc import Callable, Iterable, Mapping, MutableMapping, Set
 from typing import Any
 
 from tidemill.coordination.core import CoordinatorRecord, Token
@@ -36,7 +36,13 @@ from tidemill.coordination.group.consumer_heartbeat import (
     remove,
 )
 from tidemill.coordination.group.consumer_migration import downgrade, draft_of_upgrade
-from tidemill.coordination.group.contract import Group, GroupSettings, RequestContext, Step
+from tidemill.coordination.group.contract import (
+    ConsumerSettings,
+    Group,
+    GroupSettings,
+    RequestContext,
+    Step,
+)
 from tidemill.coordination.group.modern import JOINING_EPOCH, LEAVING_EPOCH, STATIC_LEAVING_EPOCH, Topics
 from tidemill.model.errors import ApiError, ErrorCode
 from tidemill.ports.randomness import Randomness
@@ -60,11 +66,13 @@ class ConsumerGroups:
         topics: Topics,
         settings: GroupSettings,
         randomness: Randomness,
+        configs: Callable[[str], Mapping[str, str]],
     ) -> None:
         self._groups = groups
         self._topics = topics
         self._settings = settings
         self._randomness = randomness
+        self._configs = configs
         self._assignors: dict[str, Assignor] = {
             name: CONSUMER_ASSIGNORS[name] for name in settings.consumer.assignors
         }
@@ -87,7 +95,10 @@ class ConsumerGroups:
         return made
 
     def new_group(self, group_id: str) -> ConsumerGroup:
-        return ConsumerGroup(group_id, self._topics, self._settings.consumer.session_timeout_ms)
+        return ConsumerGroup(group_id, self._topics, lambda: self._settings_of(group_id))
+
+    def _settings_of(self, group_id: str) -> ConsumerSettings:
+        return self._settings.consumer.with_own(self._configs(group_id))
 
     def _replay(self, record: CoordinatorRecord, offset: int, producer_id: int) -> None:
         group = self._stored(record)
@@ -122,7 +133,7 @@ class ConsumerGroups:
         if epoch in (LEAVING_EPOCH, STATIC_LEAVING_EPOCH):
             return self._leave(request, step)
         draft = self._draft_for(request.group_id, step, may_create=epoch == JOINING_EPOCH)
-        heartbeat = Heartbeat(draft, request, context, self._settings.consumer)
+        heartbeat = Heartbeat(draft, request, context, self._settings_of(request.group_id))
         response = heartbeat.run(self._assignors, self._randomness)
         for act in draft.afterwards:
             act()

@@ -44,6 +44,14 @@ class ConsumerSettings:
     allows_downgrade: bool = True
     """A consumer group becomes classic when only members of the classic protocol are left."""
 
+    def with_own(self, configs: Mapping[str, str]) -> ConsumerSettings:
+        """What was set for one group stands above what the broker says."""
+        session_ms = configs.get("consumer.session.timeout.ms", self.session_timeout_ms)
+        heartbeat_ms = configs.get("consumer.heartbeat.interval.ms", self.heartbeat_interval_ms)
+        return dataclasses.replace(
+            self, session_timeout_ms=int(session_ms), heartbeat_interval_ms=int(heartbeat_ms)
+        )
+
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class ShareSettings:

@@ -210,6 +210,6 @@ def changed_targets(
     """Only what needs a record."""
     return {
         member_id: assignment
-        for member_id, assignment in after.items()
+        for member_id, assignment in sorted(after.items())
         if member_id not in before or before[member_id] != assignment
     }

@@ -128,7 +128,7 @@ class GroupShard:
             OFFSET_COMMIT: self._replay_offset,
             GROUP_METADATA: self._replay_classic_group,
         }
-        self._consumer = ConsumerGroups(self._groups, self.topics, settings, randomness)
+        self._consumer = ConsumerGroups(self._groups, self.topics, settings, randomness, configs)
         self._replayers.update(self._consumer.replayers())
         self._share = ShareGroups(self._groups, self.topics, settings, configs)
         self._replayers.update(self._share.replayers())
