@@ -12,6 +12,8 @@ from tidemill.wire.messages.add_offsets_to_txn import AddOffsetsToTxnRequest, Ad
 from tidemill.wire.messages.add_partitions_to_txn import AddPartitionsToTxnRequest, AddPartitionsToTxnResponse
 from tidemill.wire.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
 from tidemill.wire.messages.create_topics import CreateTopicsRequest, CreateTopicsResponse
+from tidemill.wire.messages.delete_records import DeleteRecordsRequest, DeleteRecordsResponse
+from tidemill.wire.messages.delete_topics import DeleteTopicsRequest, DeleteTopicsResponse
 from tidemill.wire.messages.describe_transactions import DescribeTransactionsRequest, DescribeTransactionsResponse
 from tidemill.wire.messages.end_txn import EndTxnRequest, EndTxnResponse
 from tidemill.wire.messages.fetch import FetchRequest, FetchResponse
@@ -43,6 +45,8 @@ APIS: dict[type[Message], Api] = {
     FindCoordinatorRequest: Api(10, 4, FindCoordinatorResponse),
     ApiVersionsRequest: Api(API_VERSIONS_KEY, 3, ApiVersionsResponse),
     CreateTopicsRequest: Api(19, 7, CreateTopicsResponse),
+    DeleteTopicsRequest: Api(20, 6, DeleteTopicsResponse),
+    DeleteRecordsRequest: Api(21, 2, DeleteRecordsResponse),
     InitProducerIdRequest: Api(22, 4, InitProducerIdResponse),
     AddPartitionsToTxnRequest: Api(24, 3, AddPartitionsToTxnResponse),
     AddOffsetsToTxnRequest: Api(25, 3, AddOffsetsToTxnResponse),
