@@ -28,7 +28,6 @@ from tidemill.wire.schema import Message, decode, encode_into, write_unsigned_va
 _SIZE = struct.Struct(">i")
 _HEADER = struct.Struct(">ihhih")
 LARGEST_FRAME = 512 << 20
-RECEIVE_BUFFER_BYTES = 4 << 20
 CONNECT_TIMEOUT_SECONDS = 10.0
 
 
@@ -69,7 +68,6 @@ class Connection:
         try:
             plain = socket.create_connection((host, port), CONNECT_TIMEOUT_SECONDS)
             plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            plain.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, RECEIVE_BUFFER_BYTES)
             plain.settimeout(self.settings.request_timeout_ms / 1000)
             if self.settings.tls is None:
                 return plain
