@@ -1,13 +1,13 @@
 """The door through which Spark finds Tidemill: `spark.read.format("tidemill")` needs nothing but this module.
 
-Spark looks for installed modules whose names begin with `pyspark_` and takes the class `DefaultSource` of each, so
-that no session has to register anything:
+Spark looks for installed modules whose names begin with `pyspark_` and takes the class `DefaultSource` of
+each, so that no session has to register anything:
 
     spark.read.format("tidemill").option("kafka.bootstrap.servers", "127.0.0.1:9092").option("subscribe", "orders")
 
-This class only dispatches. What reads is in `tidemill.spark.source`, what writes in `tidemill.spark.sink`; both are
-imported when they are asked for, because Spark imports this module for every session, also for those that never
-touch a topic.
+This class only dispatches. What reads is in `tidemill.spark.source`, what writes in `tidemill.spark.sink`;
+both are imported when they are asked for, because Spark imports this module for every session, also for
+those that never touch a topic.
 """
 
 from __future__ import annotations
@@ -17,8 +17,12 @@ from typing import TYPE_CHECKING
 from pyspark.sql.datasource import DataSource
 
 if TYPE_CHECKING:
-    from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader
-    from pyspark.sql.datasource import DataSourceStreamWriter, DataSourceWriter
+    from pyspark.sql.datasource import (
+        DataSourceReader,
+        DataSourceStreamReader,
+        DataSourceStreamWriter,
+        DataSourceWriter,
+    )
     from pyspark.sql.types import StructType
 
 __all__ = ["DefaultSource"]

@@ -1,18 +1,19 @@
 """What a user wrote in `.option(...)`, read once, by name, before anything is connected.
 
-Names are those of Spark's own Kafka connector and, as there, their case does not matter: `startingOffsets` and
-`startingoffsets` are one option. What begins with `kafka.` is a setting of the client.
+Names are those of Spark's own Kafka connector and, as there, their case does not matter: `startingOffsets`
+and `startingoffsets` are one option. What begins with `kafka.` is a setting of the client.
 
     options = Options({"kafka.bootstrap.servers": "127.0.0.1:9092", "subscribe": "orders", "minPartitions": "8"})
     options.whole_number("minPartitions", minimum=1)          # 8
     options.kafka.bootstrap                                   # ("127.0.0.1:9092",)
 
-Nothing is passed over in silence. An option nobody knows, a value out of its range, a setting that would break what
-the source or the sink promises: each raises `BadOption`, which names it and says what is allowed.
+Nothing is passed over in silence. An option nobody knows, a value out of its range, a setting that would
+break what the source or the sink promises: each raises `BadOption`, which names it and says what is
+allowed.
 
-Limits: settings of Java's client that have no meaning here (buffer sizes, poll intervals) are accepted without effect,
-so that a query moves over as it is; they are listed in `WITHOUT_EFFECT`. Key stores of Java (JKS, PKCS12) are not read:
-certificates are PEM files.
+Limits: settings of Java's client that have no meaning here (buffer sizes, poll intervals) are accepted
+without effect, so that a query moves over as it is; they are listed in `WITHOUT_EFFECT`. Key stores of Java
+(JKS, PKCS12) are not read: certificates are PEM files.
 """
 
 from __future__ import annotations
@@ -43,8 +44,8 @@ PROTECTED = {
 
 USED = (
     "bootstrap.servers", "client.id", "fetch.max.bytes", "fetch.max.wait.ms", "fetch.min.bytes", "group.id",
-    "isolation.level", "max.partition.fetch.bytes", "request.timeout.ms", "retries", "retry.backoff.ms", "sasl.mechanism",
-    "sasl.password", "sasl.username", "sasl.jaas.config", "security.protocol", "ssl.ca.location",
+    "isolation.level", "max.partition.fetch.bytes", "request.timeout.ms", "retries", "retry.backoff.ms",
+    "sasl.mechanism", "sasl.password", "sasl.username", "sasl.jaas.config", "security.protocol", "ssl.ca.location",
     "ssl.certificate.location", "ssl.endpoint.identification.algorithm", "ssl.key.location", "ssl.key.password",
     "ssl.keystore.certificate.chain", "ssl.keystore.key", "ssl.keystore.location", "ssl.keystore.type",
     "ssl.truststore.certificates", "ssl.truststore.location", "ssl.truststore.type",
@@ -177,7 +178,9 @@ class Options:
 
     @property
     def reads_committed(self) -> bool:
-        return self.choice("kafka.isolation.level", ISOLATION_LEVELS, ISOLATION_LEVELS[0]) == ISOLATION_LEVELS[1]
+        return (
+            self.choice("kafka.isolation.level", ISOLATION_LEVELS, ISOLATION_LEVELS[0]) == ISOLATION_LEVELS[1]
+        )
 
     def _tls(self) -> TlsSettings:
         for kind in ("kafka.ssl.truststore.type", "kafka.ssl.keystore.type"):
@@ -188,7 +191,8 @@ class Options:
         return TlsSettings(
             ca_file=self.text("kafka.ssl.ca.location") or self.text("kafka.ssl.truststore.location"),
             ca_text=self.text("kafka.ssl.truststore.certificates"),
-            certificate_file=self.text("kafka.ssl.certificate.location") or self.text("kafka.ssl.keystore.location"),
+            certificate_file=self.text("kafka.ssl.certificate.location")
+            or self.text("kafka.ssl.keystore.location"),
             key_file=self.text("kafka.ssl.key.location"),
             key_password=self.text("kafka.ssl.key.password"),
             is_host_checked=verify not in ("", "none"),

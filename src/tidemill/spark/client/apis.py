@@ -14,7 +14,10 @@ from tidemill.wire.messages.api_versions import ApiVersionsRequest, ApiVersionsR
 from tidemill.wire.messages.create_topics import CreateTopicsRequest, CreateTopicsResponse
 from tidemill.wire.messages.delete_records import DeleteRecordsRequest, DeleteRecordsResponse
 from tidemill.wire.messages.delete_topics import DeleteTopicsRequest, DeleteTopicsResponse
-from tidemill.wire.messages.describe_transactions import DescribeTransactionsRequest, DescribeTransactionsResponse
+from tidemill.wire.messages.describe_transactions import (
+    DescribeTransactionsRequest,
+    DescribeTransactionsResponse,
+)
 from tidemill.wire.messages.end_txn import EndTxnRequest, EndTxnResponse
 from tidemill.wire.messages.fetch import FetchRequest, FetchResponse
 from tidemill.wire.messages.find_coordinator import FindCoordinatorRequest, FindCoordinatorResponse

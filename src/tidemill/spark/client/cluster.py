@@ -4,11 +4,12 @@
         cluster.partitions(["orders"])                                     # {"orders": [0, 1, 2]}
         cluster.list_offsets({TopicPartition("orders", 0): LATEST}, committed=False)
 
-Requests go to whoever must answer them: any broker for metadata, the leader for offsets, the coordinator for groups and
-transactions. What may pass by itself (a leader that moves, a coordinator that loads, a connection that broke) is tried
-again until `request.timeout.ms` is over; everything else raises at once.
+Requests go to whoever must answer them: any broker for metadata, the leader for offsets, the coordinator
+for groups and transactions. What may pass by itself (a leader that moves, a coordinator that loads, a
+connection that broke) is tried again until `request.timeout.ms` is over; everything else raises at once.
 
-Limits: blocking, for one thread. Metadata is asked for when it is needed and forgotten on the first sign that it is old.
+Limits: blocking, for one thread. Metadata is asked for when it is needed and forgotten on the first sign
+that it is old.
 """
 
 from __future__ import annotations
@@ -132,7 +133,9 @@ class Cluster:
     def metadata(self, topics: Iterable[str] | None) -> MetadataResponse:
         """Metadata of these topics (None: of all), which also renews what is known of leaders."""
         asked = None if topics is None else [MetadataRequestTopic(name=name) for name in topics]
-        answer: MetadataResponse = self.call_any(MetadataRequest(topics=asked, allow_auto_topic_creation=False))
+        answer: MetadataResponse = self.call_any(
+            MetadataRequest(topics=asked, allow_auto_topic_creation=False)
+        )
         addresses = {broker.node_id: f"{broker.host}:{broker.port}" for broker in answer.brokers}
         for topic in answer.topics:
             for partition in topic.partitions:
@@ -150,7 +153,9 @@ class Cluster:
         }
 
     def topic_ids(self, topics: Iterable[str]) -> dict[str, bytes]:
-        return {topic.name or "": topic.topic_id for topic in self.metadata(topics).topics if not topic.error_code}
+        return {
+            topic.name or "": topic.topic_id for topic in self.metadata(topics).topics if not topic.error_code
+        }
 
     def leader(self, where: TopicPartition) -> str:
         """The address of the broker that leads this partition."""
@@ -177,7 +182,9 @@ class Cluster:
         """The offset at LATEST, EARLIEST or a timestamp in milliseconds (-1: nothing that late) of each partition."""
         return self.retrying(lambda: self._list_offsets(asked, committed)) if asked else {}
 
-    def _list_offsets(self, asked: Mapping[TopicPartition, int], committed: bool) -> dict[TopicPartition, int]:
+    def _list_offsets(
+        self, asked: Mapping[TopicPartition, int], committed: bool
+    ) -> dict[TopicPartition, int]:
         by_leader: dict[str, list[TopicPartition]] = {}
         self._learn_leaders({where.topic for where in asked})
         for where in asked:

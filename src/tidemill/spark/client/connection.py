@@ -3,11 +3,12 @@
     connection = Connection("127.0.0.1:9092", settings)
     connection.call(MetadataRequest(topics=None)).brokers
 
-`send` and `receive` are the two halves of `call`: whoever reads a partition sends the next fetch before it looks at the
-last answer. The first exchange asks for the versions that the broker speaks; after that each request goes out in the
-newest version both sides know. TLS and SASL happen before it.
+`send` and `receive` are the two halves of `call`: whoever reads a partition sends the next fetch before it
+looks at the last answer. The first exchange asks for the versions that the broker speaks; after that each
+request goes out in the newest version both sides know. TLS and SASL happen before it.
 
-Limits: blocking, one thread at a time; no retries (see `cluster`). A connection that failed once is closed and stays so.
+Limits: blocking, one thread at a time; no retries (see `cluster`). A connection that failed once is closed
+and stays so.
 """
 
 from __future__ import annotations
@@ -76,7 +77,9 @@ class Connection:
             raise BrokerUnavailable(f"no connection to {self.address}: {error}") from error
 
     def _ask_versions(self) -> None:
-        answer = self.call(ApiVersionsRequest(client_software_name="tidemill", client_software_version="0"), 0)
+        answer = self.call(
+            ApiVersionsRequest(client_software_name="tidemill", client_software_version="0"), 0
+        )
         self._versions = {api.api_key: (api.min_version, api.max_version) for api in answer.api_keys}
 
     def close(self) -> None:

@@ -108,7 +108,9 @@ class Scram:
     def finish(self, server_final: bytes) -> None:
         signature = base64.b64decode(_fields(server_final).get("v", ""))
         if not hmac.compare_digest(signature, self._server_signature):
-            raise BrokerUnavailable("the broker does not know the password either: its SCRAM signature is wrong")
+            raise BrokerUnavailable(
+                "the broker does not know the password either: its SCRAM signature is wrong"
+            )
 
     def _hmac(self, key: bytes, message: bytes) -> bytes:
         return hmac.new(key, message, self._hash().name).digest()

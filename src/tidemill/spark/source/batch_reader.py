@@ -1,10 +1,11 @@
 """Spark's interface to a batch read.
 
-Spark makes the reader in a planner process, asks it for its partitions once, and sends it by pickle to the executors,
-where `read` runs once per partition. It holds settings only; connections are made where they are needed.
+Spark makes the reader in a planner process, asks it for its partitions once, and sends it by pickle to the
+executors, where `read` runs once per partition. It holds settings only; connections are made where they are
+needed.
 
-Push-down of filters is behind the option `filterPushdown`, because Spark fails every read of a source that offers it while
-`spark.sql.python.filterPushdown.enabled` is false, which it is by default.
+Push-down of filters is behind the option `filterPushdown`, because Spark fails every read of a source that
+offers it while `spark.sql.python.filterPushdown.enabled` is false, which it is by default.
 """
 
 from __future__ import annotations

@@ -1,18 +1,19 @@
 """From the bytes of a fetch, or of a log file, to batches whose records a reader may see.
 
-Bytes arrive as whole record batches, one behind the other; the last may be cut off. Each whole batch is checked against
-its CRC-32C, and then:
+Bytes arrive as whole record batches, one behind the other; the last may be cut off. Each whole batch is
+checked against its CRC-32C, and then:
 
 - batches outside the wanted range are passed over, without being decompressed;
 - control batches (the markers of transactions) hold no records of anybody;
-- with read_committed, batches of aborted transactions are passed over. The broker names them as (producer, first
-  offset), in order of the first offset: a producer is *aborted* from there until its abort marker comes by.
+- with read_committed, batches of aborted transactions are passed over. The broker names them as (producer,
+  first offset), in order of the first offset: a producer is *aborted* from there until its abort marker
+  comes by.
 
         offset   0..4 producer 7   5..9 producer 8   10 abort of 7   11..15 producer 7
         aborted  [(7, 0)]                   ->       records 5..9 and 11..15
 
-What is left is a `Payload`: where the records lie in which buffer, and the header that completes them. Records of an
-uncompressed batch stay where they are.
+What is left is a `Payload`: where the records lie in which buffer, and the header that completes them.
+Records of an uncompressed batch stay where they are.
 """
 
 from __future__ import annotations
@@ -23,8 +24,16 @@ from typing import NamedTuple
 
 from tidemill.model.errors import MalformedMessage
 from tidemill.spark.source.offsets import OffsetRange
-from tidemill.wire.batch import HEADER_SIZE, LOG_OVERHEAD, MAGIC, BatchHeader, Buffer, checksum, read_header
-from tidemill.wire.batch import read_varint
+from tidemill.wire.batch import (
+    HEADER_SIZE,
+    LOG_OVERHEAD,
+    MAGIC,
+    BatchHeader,
+    Buffer,
+    checksum,
+    read_header,
+    read_varint,
+)
 from tidemill.wire.compression import NONE, decompress
 
 LARGEST_BATCH_BYTES = 1 << 30
@@ -91,13 +100,17 @@ def next_offset(data: Buffer, default: int) -> int:
     return found
 
 
-def visible_batches(data: Buffer, wanted: OffsetRange, aborted: AbortedTransactions | None) -> Iterator[Payload]:
+def visible_batches(
+    data: Buffer, wanted: OffsetRange, aborted: AbortedTransactions | None
+) -> Iterator[Payload]:
     """The batches of `data` that hold records of the range, checked and decompressed."""
     position, size = 0, len(data)
     while position + HEADER_SIZE <= size:
         header = read_header(data, position)
         if header.magic != MAGIC or header.batch_length < HEADER_SIZE - LOG_OVERHEAD:
-            raise MalformedMessage(f"{wanted.where} holds no batch of version 2 at offset {header.base_offset}")
+            raise MalformedMessage(
+                f"{wanted.where} holds no batch of version 2 at offset {header.base_offset}"
+            )
         if position + header.size > size or header.base_offset >= wanted.end:
             return
         if header.last_offset >= wanted.start:

@@ -1,7 +1,7 @@
 """The scanner compiled by numba: one loop over all records of all batches, see `scanning`.
 
-Compiled code is kept beside this file (or in the user's cache folder where that cannot be written), so that a process
-after the first only loads it. The loop releases the interpreter lock.
+Compiled code is kept beside this file (or in the user's cache folder where that cannot be written), so that
+a process after the first only loads it. The loop releases the interpreter lock.
 
 Limits: numbers are int64 throughout, because numba turns int64 with uint64 into floating point.
 """

@@ -3,18 +3,19 @@
     decoder = Decoder(topic, partition, columns, arrow schema, range)
     for batch in decoder.decode(payloads): ...
 
-Batches are put together until there are `ROWS` records or `PORTION_BYTES` bytes: Spark's JVM is fastest with 8 to 16
-thousand rows at a time. Their bytes stand in one buffer, `scanning` says where the fields lie in it, and the columns are
-built from that:
+Batches are put together until there are `ROWS` records or `PORTION_BYTES` bytes: Spark's JVM is fastest
+with 8 to 16 thousand rows at a time. Their bytes stand in one buffer, `scanning` says where the fields lie
+in it, and the columns are built from that:
 
-- keys and values: an Arrow array over the buffer whose elements are, in turn, what is wanted and what lies between;
-  `take` copies every other one into a dense array in one call;
+- keys and values: an Arrow array over the buffer whose elements are, in turn, what is wanted and what lies
+  between; `take` copies every other one into a dense array in one call;
 - numbers are numpy arrays that Arrow adopts; topic and partition are repeated.
 
-Only wanted columns are built. The schema is Spark's own translation of the query's schema, because Spark compares both
-to the letter.
+Only wanted columns are built. The schema is Spark's own translation of the query's schema, because Spark
+compares both to the letter.
 
-Limits: a timestamp that microseconds cannot hold (the years beyond 294,000) becomes the last one that they can.
+Limits: a timestamp that microseconds cannot hold (the years beyond 294,000) becomes the last one that they
+can.
 """
 
 from __future__ import annotations
@@ -42,9 +43,13 @@ class Decoder:
         self._schema = schema
         self._builders: dict[str, Callable[[_Portion], pa.Array]] = {
             "key": lambda portion: portion.binary(portion.fields.key_starts, portion.fields.key_lengths),
-            "value": lambda portion: portion.binary(portion.fields.value_starts, portion.fields.value_lengths),
+            "value": lambda portion: portion.binary(
+                portion.fields.value_starts, portion.fields.value_lengths
+            ),
             "topic": lambda portion: pa.repeat(pa.scalar(wanted.where.topic, pa.string()), portion.rows),
-            "partition": lambda portion: pa.repeat(pa.scalar(wanted.where.partition, pa.int32()), portion.rows),
+            "partition": lambda portion: pa.repeat(
+                pa.scalar(wanted.where.partition, pa.int32()), portion.rows
+            ),
             "offset": lambda portion: pa.array(portion.fields.offsets),
             "timestamp": lambda portion: portion.timestamps(self._schema.field("timestamp").type),
             "timestampType": lambda portion: pa.array(portion.timestamp_types),

@@ -3,16 +3,16 @@
     for portion in fetch_range(cluster, wanted, settings):
         portion.records, portion.aborted
 
-A range that the first answer does not cover is fetched on by a thread, which waits for the broker while the caller
-decodes, and never holds more than one answer ready. How much to ask for follows from what is left: a task that wants the
-last thousand records of a partition does not pull eight megabytes.
+A range that the first answer does not cover is fetched on by a thread, which waits for the broker while the
+caller decodes, and never holds more than one answer ready. How much to ask for follows from what is left: a
+task that wants the last thousand records of a partition does not pull eight megabytes.
 
 What a broker may answer besides records:
 
-- nothing, although the range is below the high watermark: compaction or transactions left a gap up to there, the range
-  is done;
-- nothing, because the log ends before the range does: a new leader may not know yet how far it may answer, so it is
-  asked again until `request.timeout.ms`; then the records are gone;
+- nothing, although the range is below the high watermark: compaction or transactions left a gap up to
+  there, the range is done;
+- nothing, because the log ends before the range does: a new leader may not know yet how far it may answer,
+  so it is asked again until `request.timeout.ms`; then the records are gone;
 - OFFSET_OUT_OF_RANGE: retention overtook the reader.
 
 Gone records are an error, or with `failOnDataLoss=false` the read goes on behind them.
@@ -95,7 +95,9 @@ class _Fetcher:
             self.position = next_offset(records, before)
             if self.position > before:
                 self._record_bytes = max(len(records) / (self.position - before), 1.0)
-                aborted = [(each.first_offset, each.producer_id) for each in answer.aborted_transactions or ()]
+                aborted = [
+                    (each.first_offset, each.producer_id) for each in answer.aborted_transactions or ()
+                ]
                 return Fetched(records, aborted)
             if records:
                 raise MalformedMessage(f"{self._wanted.where} answers a torn batch at offset {before}")
@@ -151,7 +153,9 @@ class _Fetcher:
         if error.code != ErrorCode.OFFSET_OUT_OF_RANGE:
             self._lose(f"{self._wanted.where} no longer exists", self._wanted.end)
             return
-        first = self._cluster.list_offsets({self._wanted.where: EARLIEST}, committed=False)[self._wanted.where]
+        first = self._cluster.list_offsets({self._wanted.where: EARLIEST}, committed=False)[
+            self._wanted.where
+        ]
         if first > self.position:
             self._lose(f"{self._wanted.where} begins at {first}, and {self.position} is wanted", first)
         else:

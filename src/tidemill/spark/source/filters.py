@@ -3,9 +3,10 @@
     WHERE partition = 3 AND offset >= 1000 AND offset < 2000        one task, a thousand records
     WHERE timestamp >= '2026-01-01'                                  starts where the first such record lies
 
-Bounds on offset and partition are kept exactly, so Spark need not look at the rows again. A lower bound on the timestamp
-is looked up in the brokers' time index: everything before the answer is older, but what follows may be older, too, so
-Spark filters once more. An upper bound on the timestamp cuts nothing, because a later record may carry an earlier time.
+Bounds on offset and partition are kept exactly, so Spark need not look at the rows again. A lower bound on
+the timestamp is looked up in the brokers' time index: everything before the answer is older, but what
+follows may be older, too, so Spark filters once more. An upper bound on the timestamp cuts nothing, because
+a later record may carry an earlier time.
 """
 
 from __future__ import annotations
@@ -50,7 +51,9 @@ class Bounds(NamedTuple):
         if self.since_ms is None or not kept:
             return kept
         found = offsets_at({each.where: self.since_ms for each in kept})
-        late = (each._replace(start=max(each.start, found[each.where])) for each in kept if found[each.where] >= 0)
+        late = (
+            each._replace(start=max(each.start, found[each.where])) for each in kept if found[each.where] >= 0
+        )
         return [each for each in late if each.size > 0]
 
     def offset(self, first: int, end: int) -> Bounds:

@@ -4,14 +4,15 @@ An offset of a query is the next record to read of each partition, as JSON:
 
     {"orders":{"0":23,"1":-2}}             -1 is the latest, -2 the earliest
 
-Spark compares offsets as text, so topics and partitions are always in the same order: topics by name, partitions by
-number. A checkpoint of Spark's own connector holds the same JSON.
+Spark compares offsets as text, so topics and partitions are always in the same order: topics by name,
+partitions by number. A checkpoint of Spark's own connector holds the same JSON.
 
-A *rate limit* of n records is shared among partitions in proportion to what waits in each, and never starves a small one:
-with 90 waiting in a and 10 in b, a limit of 20 takes 18 of a and 2 of b.
+A *rate limit* of n records is shared among partitions in proportion to what waits in each, and never
+starves a small one: with 90 waiting in a and 10 in b, a limit of 20 takes 18 of a and 2 of b.
 
-A *range* is what one task reads. One partition is one range, unless `minPartitions` or `maxRecordsPerPartition` ask for
-more: then large ranges are cut, first to the size limit, then in proportion until there are about as many as asked for.
+A *range* is what one task reads. One partition is one range, unless `minPartitions` or
+`maxRecordsPerPartition` ask for more: then large ranges are cut, first to the size limit, then in
+proportion until there are about as many as asked for.
 """
 
 from __future__ import annotations

@@ -1,16 +1,18 @@
-"""What the driver asks the cluster before it makes tasks: partitions, starts, ends, and whether anything is gone.
+"""What the driver asks the cluster before it makes tasks: partitions, starts, ends, and whether anything is
+gone.
 
     planner = Planner(settings)
     start = planner.resolve(settings.start, is_start=True)
     tasks = planner.tasks(start, planner.latest(start))
 
-`latest` is what a reader may see: the high watermark, or with read_committed the last stable offset. A broker that lags
-behind itself (a new leader that does not know its watermark yet) may answer less than was answered before; it is asked
-again a few times, and what was known counts if it insists, so that a query never goes back.
+`latest` is what a reader may see: the high watermark, or with read_committed the last stable offset. A
+broker that lags behind itself (a new leader that does not know its watermark yet) may answer less than was
+answered before; it is asked again a few times, and what was known counts if it insists, so that a query
+never goes back.
 
-Partitions that appear while a query runs are read from their beginning. Where records are gone (retention went over the
-start, a topic was deleted or made anew) `failOnDataLoss` decides: an error that says what is missing, or a warning and
-whatever is left.
+Partitions that appear while a query runs are read from their beginning. Where records are gone (retention
+went over the start, a topic was deleted or made anew) `failOnDataLoss` decides: an error that says what is
+missing, or a warning and whatever is left.
 """
 
 from __future__ import annotations
@@ -86,7 +88,9 @@ class Planner:
         try:
             return self.assigned()
         except BadOption as error:
-            self.report_loss(f"{error.problem[6:]} no longer exist; known: {', '.join(map(str, sorted(known)))}")
+            self.report_loss(
+                f"{error.problem[6:]} no longer exist; known: {', '.join(map(str, sorted(known)))}"
+            )
             topics = self.settings.choice.topics or {where.topic for where in self.settings.choice.partitions}
             found = self.cluster.partitions(sorted(topics))
             return [TopicPartition(topic, n) for topic, numbers in sorted(found.items()) for n in numbers]
@@ -133,13 +137,17 @@ class Planner:
         late = [where for where, offset in found.items() if offset < 0]
         if late and is_start and not self.settings.is_latest_without_match:
             problem = f"finds nothing at or after {times[late[0]]} in {', '.join(map(str, sorted(late)))}"
-            raise BadOption(limit.option, problem, "startingOffsetsByTimestampStrategy=latest to start at the end")
+            raise BadOption(
+                limit.option, problem, "startingOffsetsByTimestampStrategy=latest to start at the end"
+            )
         return {**found, **self._list(dict.fromkeys(late, LATEST))}
 
     def _check_named(self, limit: Limit, named: PartitionOffsets, partitions: list[TopicPartition]) -> None:
         if named.keys() != set(partitions):
             odd = ", ".join(map(str, sorted(named.keys() ^ set(partitions))))
-            raise BadOption(limit.option, f"differs from the partitions at {odd}", "every partition that is read, once")
+            raise BadOption(
+                limit.option, f"differs from the partitions at {odd}", "every partition that is read, once"
+            )
 
     def offsets_at(self, times: PartitionOffsets) -> PartitionOffsets:
         """The first offset at or after these times; -1 where there is none."""
@@ -190,7 +198,9 @@ class Planner:
             ids = self.cluster.topic_ids(sorted({each.where.topic for each in cut}))
         find = self.cluster.retrying
         return [
-            ReadTask(each, find(lambda each=each: self.cluster.leader(each.where)), ids.get(each.where.topic, b""))  # type: ignore[misc]
+            ReadTask(
+                each, find(lambda each=each: self.cluster.leader(each.where)), ids.get(each.where.topic, b"")
+            )  # type: ignore[misc]
             for each in cut
         ]
 

@@ -1,7 +1,7 @@
 """What a task does: one range, from the wire or from files, as Arrow batches.
 
-Connections outlive tasks: a Python worker of Spark serves one task after the other, and a stream would otherwise connect
-anew in every batch. They are kept by the settings that made them.
+Connections outlive tasks: a Python worker of Spark serves one task after the other, and a stream would
+otherwise connect anew in every batch. They are kept by the settings that made them.
 """
 
 from __future__ import annotations
@@ -33,7 +33,9 @@ def read_task(task: ReadTask, schema: StructType, settings: SourceSettings) -> I
     cluster = _clusters.setdefault(settings.client, Cluster(settings.client))
     cluster.assume_leader(task.offsets.where, task.leader)
     decoder = Decoder(task.offsets, to_arrow_schema(schema, timezone="UTC"))
-    return decoder.decode(_payloads(_portions(task, cluster, settings), task.offsets, settings.reads_committed))
+    return decoder.decode(
+        _payloads(_portions(task, cluster, settings), task.offsets, settings.reads_committed)
+    )
 
 
 def _portions(task: ReadTask, cluster: Cluster, settings: SourceSettings) -> Iterator[Fetched]:

@@ -4,8 +4,8 @@
     headers array<struct<key string, value binary>>        with includeHeaders=true
 
 Spark does not tell a Python source which columns a query uses, so the query says it: `.option("columns",
-"value,offset")`, or a schema that picks from these columns. What is not asked for is neither decoded nor copied nor
-sent to the JVM, which is the largest lever on speed there is.
+"value,offset")`, or a schema that picks from these columns. What is not asked for is neither decoded nor
+copied nor sent to the JVM, which is the largest lever on speed there is.
 """
 
 from __future__ import annotations
@@ -54,7 +54,9 @@ def _wanted(asked: list[str], names: list[str]) -> list[str]:
     by_lower = {name.lower(): name for name in names}
     for name in asked:
         if name.lower() == HEADERS and HEADERS not in names:
-            raise BadOption("columns", "names headers without includeHeaders", "includeHeaders=true beside it")
+            raise BadOption(
+                "columns", "names headers without includeHeaders", "includeHeaders=true beside it"
+            )
         if name.lower() not in by_lower:
             raise BadOption("columns", f"names {name!r}", ", ".join(names))
     if not asked or len({name.lower() for name in asked}) < len(asked):

@@ -1,18 +1,20 @@
 """A range from the log files of a broker on the same host, as far as they are closed.
 
-A partition's folder holds segments, named by their first offset. All but the last are closed: nobody writes to them
-again, and everything in them may be read as it stands, because what is on disk are the bytes of the wire.
+A partition's folder holds segments, named by their first offset. All but the last are closed: nobody writes
+to them again, and everything in them may be read as it stands, because what is on disk are the bytes of the
+wire.
 
     orders-0/00000000000000000000.log      closed: read from the file
              00000000000000051234.log      closed: read from the file
              00000000000000098765.log      active: over the wire
 
-The range's end was planned from the high watermark (the last stable offset with read_committed), so nothing beyond it is
-delivered, although the files may hold more. Aborted transactions stand in the `.txnindex` files beside the segments.
+The range's end was planned from the high watermark (the last stable offset with read_committed), so nothing
+beyond it is delivered, although the files may hold more. Aborted transactions stand in the `.txnindex`
+files beside the segments.
 
-The folder must belong to the topic that the brokers mean: its `partition.metadata` names the topic's id. A folder that
-does not exist, on an executor of another host say, and files that retention or compaction took away in the meantime, are
-no error: the rest goes over the wire.
+The folder must belong to the topic that the brokers mean: its `partition.metadata` names the topic's id. A
+folder that does not exist, on an executor of another host say, and files that retention or compaction took
+away in the meantime, are no error: the rest goes over the wire.
 
 Limits: a segment that is found with an unknown name or layout ends the part that is read from files.
 """
@@ -20,6 +22,7 @@ Limits: a segment that is found with an unknown name or layout ends the part tha
 from __future__ import annotations
 
 import base64
+import itertools
 import os
 import re
 import struct
@@ -83,7 +86,9 @@ def find_folder(directories: tuple[str, ...], task: ReadTask) -> Path | None:
         found = _topic_id(folder)
         if found is not None and task.topic_id and found != task.topic_id:
             problem = f"holds {folder.name} of another cluster, or of a deleted topic"
-            raise BadOption("segments.directories", problem, "the data directories of the brokers that are read")
+            raise BadOption(
+                "segments.directories", problem, "the data directories of the brokers that are read"
+            )
         return folder
     return None
 
@@ -100,7 +105,7 @@ def _topic_id(folder: Path) -> bytes | None:
 def closed_segments(folder: Path) -> list[Segment]:
     """All segments but the last, in order."""
     bases = sorted(int(match[1]) for name in os.listdir(folder) if (match := _SEGMENT.fullmatch(name)))
-    pairs = zip(bases, bases[1:], strict=False)
+    pairs = itertools.pairwise(bases)
     return [Segment(folder / f"{base:020}.log", base, following) for base, following in pairs]
 
 

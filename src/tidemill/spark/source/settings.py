@@ -1,8 +1,9 @@
 """The options of a read, checked as a whole before any broker is asked.
 
-Names and meanings are those of Spark's Kafka connector. Three options choose what to read, exactly one of which must be
-there (`subscribe`, `subscribePattern`, `assign`); where to start and to end is said by timestamp for all partitions, by
-timestamp for each, by offset for each, or in a word, and the first of these that is there counts, as in that connector.
+Names and meanings are those of Spark's Kafka connector. Three options choose what to read, exactly one of
+which must be there (`subscribe`, `subscribePattern`, `assign`); where to start and to end is said by
+timestamp for all partitions, by timestamp for each, by offset for each, or in a word, and the first of
+these that is there counts, as in that connector.
 
 Beyond it: `columns`, `commitGroupId`, `filterPushdown`, `read.mode` with `segments.directories`.
 """
@@ -100,7 +101,9 @@ def stream_settings(given: Mapping[str, str]) -> SourceSettings:
     for name in options.given(ENDINGS):
         raise BadOption(name, "is not for streams", "spark.read, or no end at all")
     if "filterPushdown" in options:
-        raise BadOption("filterPushdown", "is not for streams", "spark.read; Spark pushes no filters into streams")
+        raise BadOption(
+            "filterPushdown", "is not for streams", "spark.read; Spark pushes no filters into streams"
+        )
     return _settings(options, default_start="latest", end=None)
 
 
@@ -180,7 +183,9 @@ def _check_order(start: Limit, end: Limit) -> None:
             continue
         if first.keys() != last.keys():
             odd = ", ".join(map(str, sorted(first.keys() ^ last.keys())))
-            raise BadOption(f"{start.option} / {end.option}", f"do not both name {odd}", "the same partitions")
+            raise BadOption(
+                f"{start.option} / {end.option}", f"do not both name {odd}", "the same partitions"
+            )
         for where in first:
             if first[where] > last[where] >= 0:
                 problem = f"starts {where} at {first[where]}, behind its end {last[where]}"
@@ -197,7 +202,9 @@ def _directories(options: Options) -> tuple[str, ...]:
     mode = options.choice("read.mode", (WIRE, SEGMENTS), WIRE)
     directories = tuple(options.words("segments.directories"))
     if mode == SEGMENTS and not directories:
-        raise BadOption("segments.directories", "must be set for read.mode=segments", "the brokers' data directories")
+        raise BadOption(
+            "segments.directories", "must be set for read.mode=segments", "the brokers' data directories"
+        )
     if mode == WIRE and directories:
         raise BadOption("segments.directories", "has no meaning here", "read.mode=segments beside it")
     return directories

@@ -1,21 +1,22 @@
 """Spark's interface to a stream.
 
-For each batch Spark asks, in one process that lives as long as the query: where does it end (`latestOffset`), and which
-tasks read it (`partitions`). Offsets go into the checkpoint as JSON, the same as Spark's own Kafka connector writes, so a
-query can change over in both directions.
+For each batch Spark asks, in one process that lives as long as the query: where does it end
+(`latestOffset`), and which tasks read it (`partitions`). Offsets go into the checkpoint as JSON, the same
+as Spark's own Kafka connector writes, so a query can change over in both directions.
 
-**Where a new query starts must not move.** Killed in its first batch, Spark asks `initialOffset` again, and with
-`startingOffsets=latest` the answer is a later one: what was written in between would be lost. So the first batch of such
-a query is made empty. It ends where it starts, which puts the start into the checkpoint; the records follow in the next
-batch. If Spark asks for the tasks of a batch that ends before its (moved) start, there are none.
+**Where a new query starts must not move.** Killed in its first batch, Spark asks `initialOffset` again, and
+with `startingOffsets=latest` the answer is a later one: what was written in between would be lost. So the
+first batch of such a query is made empty. It ends where it starts, which puts the start into the
+checkpoint; the records follow in the next batch. If Spark asks for the tasks of a batch that ends before
+its (moved) start, there are none.
 
-**Rates.** `maxOffsetsPerTrigger` ends a batch early. `minOffsetsPerTrigger` lets a batch wait until there is enough, or
-until `maxTriggerDelay` has passed since the last one. With available-now everything that is there when the query starts
-is read, in batches of at most the maximum, and nothing waits.
+**Rates.** `maxOffsetsPerTrigger` ends a batch early. `minOffsetsPerTrigger` lets a batch wait until there
+is enough, or until `maxTriggerDelay` has passed since the last one. With available-now everything that is
+there when the query starts is read, in batches of at most the maximum, and nothing waits.
 
-**Lag.** With `commitGroupId` the offsets a query has finished with are committed to that group, without membership:
-every tool that shows consumer lag shows the query. Spark reports an end only with the batch after it; the start of the
-next batch says the same earlier, so that is committed.
+**Lag.** With `commitGroupId` the offsets a query has finished with are committed to that group, without
+membership: every tool that shows consumer lag shows the query. Spark reports an end only with the batch
+after it; the start of the next batch says the same earlier, so that is committed.
 """
 
 from __future__ import annotations
@@ -37,7 +38,12 @@ from tidemill.spark.source.schema import check_schema
 from tidemill.spark.source.settings import RATES, SourceSettings, stream_settings
 
 try:
-    from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
+    from pyspark.sql.streaming.datasource import (
+        ReadAllAvailable,
+        ReadLimit,
+        ReadMaxRows,
+        SupportsTriggerAvailableNow,
+    )
 
     HAS_READ_LIMITS = True
 except ImportError:  # before 4.2
@@ -90,7 +96,7 @@ class StreamReader(DataSourceStreamReader):
         return to_json(self._initial)
 
     def latestOffset(self) -> Offset:  # type: ignore[override]  # noqa: N802
-        """The form without limits, of Spark before 4.2, which tells no start: the initial one is pinned all the same."""
+        """The form of Spark before 4.2, which tells no start: the initial one is pinned all the same."""
         if self._initial is not None and not self._is_pinned:
             self._is_pinned = True
             return to_json(self._initial)
