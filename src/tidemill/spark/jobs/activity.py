@@ -8,8 +8,9 @@ An event says who (`user`), where (`page`) and when (`time`); the names of the f
     top_pages            the most viewed pages of each tumbling window
     funnel               how many sessions reached each step, per window
 
-A watermark says how late an event may be. A window or session is written once, when the watermark has passed its end, and never
-changes afterwards; a later event is dropped. So the newest windows appear when newer events do.
+A watermark says how late an event may be. A window or session is written once, when the watermark has passed
+its end, and never changes afterwards; a later event is dropped. So the newest windows appear when newer
+events do.
 
     10:00 home   10:04 cart   10:50 home          gap 30 minutes: two sessions, 10:00-10:04 and 10:50-10:50
 """
@@ -19,7 +20,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import Window
-from pyspark.sql import functions as F
+from pyspark.sql import functions as sql
 
 from tidemill.spark.jobs.job import TABLES, BatchResult, Flow, Inputs, Job, Summary
 from tidemill.spark.jobs.values import DEAD_LETTERS, DeadLetters
@@ -60,74 +61,76 @@ def event_format(settings: dict[str, Any]) -> ValueFormat:
 def events(messages: DataFrame, settings: dict[str, Any]) -> DataFrame:
     """user, page and time of every message that is an event."""
     rows = good_rows(parse(messages, event_format(settings)))
-    time = F.col(settings["time"] or "_timestamp")
-    return rows.select(F.col(settings["user"]).alias("user"), F.col(settings["page"]).alias("page"), time.alias("time"))
+    time = sql.col(settings["time"] or "_timestamp")
+    return rows.select(
+        sql.col(settings["user"]).alias("user"), sql.col(settings["page"]).alias("page"), time.alias("time")
+    )
 
 
 def sessions(events: DataFrame, gap: str, funnel: list[str]) -> DataFrame:
     """Per user and session, the views in order of time; `funnel_depth` counts the steps reached in order."""
-    views = F.array_sort(F.collect_list(F.struct("time", "page")))
-    grouped = events.groupBy(F.session_window("time", gap), "user").agg(views.alias("views"))
-    pages = F.col("views.page")
+    views = sql.array_sort(sql.collect_list(sql.struct("time", "page")))
+    grouped = events.groupBy(sql.session_window("time", gap), "user").agg(views.alias("views"))
+    pages = sql.col("views.page")
     return grouped.select(
         "session_window",
         "user",
-        F.element_at("views.time", 1).alias("started"),
-        F.element_at("views.time", -1).alias("ended"),
-        F.size("views").alias("page_views"),
-        F.size(F.array_distinct(pages)).alias("pages"),
-        F.element_at(pages, 1).alias("first_page"),
-        F.element_at(pages, -1).alias("last_page"),
+        sql.element_at("views.time", 1).alias("started"),
+        sql.element_at("views.time", -1).alias("ended"),
+        sql.size("views").alias("page_views"),
+        sql.size(sql.array_distinct(pages)).alias("pages"),
+        sql.element_at(pages, 1).alias("first_page"),
+        sql.element_at(pages, -1).alias("last_page"),
         funnel_depth(pages, funnel).alias("funnel_depth"),
     )
 
 
 def funnel_depth(pages: Column, steps: list[str]) -> Column:
     """How many of the steps occur in this order; other pages between them do no harm."""
-    wanted = F.array(*[F.lit(step) for step in steps]).cast("array<string>")
+    wanted = sql.array(*[sql.lit(step) for step in steps]).cast("array<string>")
 
     def advance(depth: Column, page: Column) -> Column:
-        return F.when(page == F.get(wanted, depth), depth + 1).otherwise(depth)
+        return sql.when(page == sql.get(wanted, depth), depth + 1).otherwise(depth)
 
-    return F.aggregate(pages, F.lit(0), advance)
+    return sql.aggregate(pages, sql.lit(0), advance)
 
 
 def page_counts(events: DataFrame, window: str, slide: str | None = None) -> DataFrame:
     """Views and different users per page and window."""
-    grouped = events.groupBy(F.window("time", window, slide), "page")
-    counted = grouped.agg(F.count("*").alias("views"), F.approx_count_distinct("user").alias("users"))
+    grouped = events.groupBy(sql.window("time", window, slide), "page")
+    counted = grouped.agg(sql.count("*").alias("views"), sql.approx_count_distinct("user").alias("users"))
     return counted.select(*_window_bounds("window"), "page", "views", "users")
 
 
 def _window_bounds(column: str) -> list[Column]:
-    return [F.col(f"{column}.start").alias("window_start"), F.col(f"{column}.end").alias("window_end")]
+    return [sql.col(f"{column}.start").alias("window_start"), sql.col(f"{column}.end").alias("window_end")]
 
 
 def top_pages(counts: DataFrame, top: int) -> DataFrame:
     """The most viewed pages of each window; a window is complete in the batch that brings it."""
-    order = Window.partitionBy("window_start", "window_end").orderBy(F.desc("views"), "page")
-    return counts.withColumn("rank", F.row_number().over(order)).where(F.col("rank") <= top)
+    order = Window.partitionBy("window_start", "window_end").orderBy(sql.desc("views"), "page")
+    return counts.withColumn("rank", sql.row_number().over(order)).where(sql.col("rank") <= top)
 
 
 def funnel_counts(sessions: DataFrame, steps: list[str], window: str) -> DataFrame:
     """Per window and step, the sessions that reached it."""
     reached = [
-        F.sum((F.col("funnel_depth") >= number).cast("long")).alias(f"step_{number}")
+        sql.sum((sql.col("funnel_depth") >= number).cast("long")).alias(f"step_{number}")
         for number in range(1, len(steps) + 1)
     ]
-    ending = F.window(F.window_time("session_window"), window).alias("window")
-    return sessions.groupBy(ending).agg(F.count("*").alias("sessions"), *reached)
+    ending = sql.window(sql.window_time("session_window"), window).alias("window")
+    return sessions.groupBy(ending).agg(sql.count("*").alias("sessions"), *reached)
 
 
 def funnel_steps(counts: DataFrame, steps: list[str]) -> DataFrame:
     """`funnel_counts` with one row per step, and the share of the sessions that got there."""
-    rows = F.explode(
-        F.array(
+    rows = sql.explode(
+        sql.array(
             *[
-                F.struct(
-                    F.lit(number).alias("step"),
-                    F.lit(page).alias("page"),
-                    F.col(f"step_{number}").alias("reached"),
+                sql.struct(
+                    sql.lit(number).alias("step"),
+                    sql.lit(page).alias("page"),
+                    sql.col(f"step_{number}").alias("reached"),
                 )
                 for number, page in enumerate(steps, 1)
             ]
@@ -135,7 +138,7 @@ def funnel_steps(counts: DataFrame, steps: list[str]) -> DataFrame:
     )
     long = counts.select(*_window_bounds("window"), "sessions", rows.alias("row"))
     return long.select("window_start", "window_end", "sessions", "row.*").withColumn(
-        "share", F.col("reached") / F.col("sessions")
+        "share", sql.col("reached") / sql.col("sessions")
     )
 
 
@@ -196,11 +199,11 @@ def summaries(inputs: Inputs) -> list[Summary]:
     found = []
     top = read_table(inputs.spark, inputs.table("tables", "top_pages"))
     if top is not None:
-        pages = top.groupBy("page").agg(F.sum("views").alias("views")).orderBy(F.desc("views")).limit(20)
+        pages = top.groupBy("page").agg(sql.sum("views").alias("views")).orderBy(sql.desc("views")).limit(20)
         found.append(Summary("Pages by views", pages))
     funnel = read_table(inputs.spark, inputs.table("tables", "funnel"))
     if funnel is not None:
-        steps = funnel.groupBy("step", "page").agg(F.sum("reached").alias("sessions")).orderBy("step")
+        steps = funnel.groupBy("step", "page").agg(sql.sum("reached").alias("sessions")).orderBy("step")
         found.append(Summary("Funnel", steps))
     return found
 
@@ -210,4 +213,5 @@ JOB = Job(
     {"activity": ACTIVITY, "tables": TABLES, "dead_letters": DEAD_LETTERS},
     flows=flows,
     summaries=summaries,
+    table_names=("sessions", "page_counts", "page_counts_sliding", "top_pages", "funnel"),
 )

@@ -4,9 +4,10 @@
     [table]  path = "lake/orders"  partition_by = ["_day"]
     [dead_letters]  path = "lake/orders-bad"
 
-A row is the fields of the message and its place: `_topic`, `_partition`, `_offset`, `_timestamp`, `_key`. With the
-format `raw` the value stays bytes in the column `value`. Good rows and bad rows are two tables and two commits of the same
-(query, batch): whichever of them a crash separated, the repetition adds only what is missing.
+A row is the fields of the message and its place: `_topic`, `_partition`, `_offset`, `_timestamp`, `_key`.
+With the format `raw` the value stays bytes in the column `value`. Good rows and bad rows are two tables and
+two commits of the same (query, batch): whichever of them a crash separated, the repetition adds only what is
+missing.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from pyspark.sql import Observation
-from pyspark.sql import functions as F
+from pyspark.sql import functions as sql
 
 from tidemill.spark.jobs.job import TABLE, BatchResult, Flow, Inputs, Job, Summary
 from tidemill.spark.jobs.values import (
@@ -45,7 +46,7 @@ class Archive:
         """The bad rows are counted while the good ones are written; only if there are any, the batch is read again."""
         parsed, form = parse_batch(batch, self._form, self._table)
         counted = Observation()
-        watched = parsed.observe(counted, F.count("_reason").alias("bad"))
+        watched = parsed.observe(counted, sql.count("_reason").alias("bad"))
         rows = with_time_columns(good_rows(watched), self._table.partition_by)
         done = append_batch(self._table, rows, query_id, batch_id)
         steps.reached("rows-done")
@@ -64,10 +65,10 @@ def by_topic(rows: DataFrame) -> DataFrame:
     return (
         rows.groupBy("_topic", "_partition")
         .agg(
-            F.count("*").alias("rows"),
-            F.min("_offset").alias("first_offset"),
-            F.max("_offset").alias("last_offset"),
-            (F.count("*") - F.count_distinct("_offset")).alias("doubled"),
+            sql.count("*").alias("rows"),
+            sql.min("_offset").alias("first_offset"),
+            sql.max("_offset").alias("last_offset"),
+            (sql.count("*") - sql.count_distinct("_offset")).alias("doubled"),
         )
         .orderBy("_topic", "_partition")
     )

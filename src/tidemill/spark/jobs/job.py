@@ -1,11 +1,14 @@
 """What a job is: its settings, its queries, and the tables that its report shows.
 
-A job gets `Inputs` and returns `Flow`s. A flow is one streaming query: a frame, and either a function that writes a
-batch (`write`, called with the batch, the query id and the batch id; it must bear repetition) or options of the sink
-(`topic`), where exactly-once is the sink's affair.
+A job gets `Inputs` and returns `Flow`s. A flow is one streaming query: a frame, and either a function that
+writes a batch (`write`, called with the batch, the query id and the batch id; it must bear repetition) or
+options of the sink (`topic`), where exactly-once is the sink's affair.
 
     def flows(inputs):
-        return [Flow("rows", inputs.messages(), write=lambda batch, query, number: append_batch(table, batch, query, number))]
+        def write(batch, query_id, batch_id):
+            return BatchResult(append_batch(table, batch, query_id, batch_id).rows)
+
+        return [Flow("rows", inputs.messages(), write)]
 """
 
 from __future__ import annotations
@@ -93,6 +96,7 @@ class Job:
     summaries: Callable[[Inputs], list[Summary]] | None = None
     check: Callable[[dict[str, dict[str, Any]]], list[str]] | None = None
     reads_topics: bool = True
+    table_names: tuple[str, ...] = ()
 
     @property
     def is_streaming(self) -> bool:

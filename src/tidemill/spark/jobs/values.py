@@ -1,12 +1,12 @@
 """The section `value`: how messages become rows, and the section `dead_letters`: where those go that do not.
 
-    [value]
-    format = "json"                               # raw, json, avro
-    columns = { id = "bigint", item = "string" }  # or columns = "infer"
-    required = ["id"]
+[value]
+format = "json"                               # raw, json, avro
+columns = { id = "bigint", item = "string" }  # or columns = "infer"
+required = ["id"]
 
-    [dead_letters]
-    path = "lake/orders-bad"
+[dead_letters]
+path = "lake/orders-bad"
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pyspark.sql import functions as F
+from pyspark.sql import functions as sql
 
 from tidemill.spark.lake import steps
 from tidemill.spark.lake.append import append_batch
@@ -39,7 +39,9 @@ VALUE: Section = {
 }
 DEAD_LETTERS: Section = {
     "format": Setting("text", "delta", ("delta", "parquet", "iceberg")),
-    "path": Setting("text", "", help="a table for messages that cannot be read; without it they stop the job"),
+    "path": Setting(
+        "text", "", help="a table for messages that cannot be read; without it they stop the job"
+    ),
     "options": Setting("table", {}),
 }
 
@@ -131,4 +133,4 @@ def with_time_columns(rows: DataFrame, partition_by: tuple[str, ...]) -> DataFra
     """`_day` and `_hour` of the message's timestamp, where the table is partitioned by them."""
     formats = {"_day": "yyyy-MM-dd", "_hour": "yyyy-MM-dd-HH"}
     wanted = {name: formats[name] for name in partition_by if name in formats}
-    return rows.withColumns({name: F.date_format("_timestamp", text) for name, text in wanted.items()})
+    return rows.withColumns({name: sql.date_format("_timestamp", text) for name, text in wanted.items()})

@@ -2,8 +2,8 @@
 
     append_batch(table, frame, application=query_id, batch_id=12)
 
-Called from `foreachBatch`. When the batch is in the table already, nothing is read and nothing is written. A batch
-without rows changes nothing, so a repetition of it changes nothing either.
+Called from `foreachBatch`. When the batch is in the table already, nothing is read and nothing is written. A
+batch without rows changes nothing, so a repetition of it changes nothing either.
 """
 
 from __future__ import annotations

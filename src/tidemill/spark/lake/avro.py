@@ -3,9 +3,10 @@
     AvroFormat(schema_json, framing="none")           the bytes of one datum, nothing before it
     AvroFormat(schema_json, framing="confluent", writers={7: older_schema_json})
 
-With Confluent's framing a value begins with a zero byte and the number of the writer's schema (four bytes); the writers'
-schemas are given by number, and a number that is not among them makes a bad row (`unknown-schema`): nobody asks a registry.
-The reader's schema decides about the columns; Avro's own rules resolve between the two.
+With Confluent's framing a value begins with a zero byte and the number of the writer's schema (four bytes);
+the writers' schemas are given by number, and a number that is not among them makes a bad row
+(`unknown-schema`): nobody asks a registry. The reader's schema decides about the columns; Avro's own rules
+resolve between the two.
 
 Spark's `from_avro` is not used: its jar is not part of PyPI's pyspark.
 """
@@ -19,7 +20,7 @@ import struct
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from pyspark.sql import types as T
+from pyspark.sql import types
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -40,33 +41,33 @@ class AvroFormat:
     framing: str = "none"
     writers: Mapping[int, str] = dataclasses.field(default_factory=dict)
 
-    def columns(self) -> T.StructType:
+    def columns(self) -> types.StructType:
         kind = _spark_type(json.loads(self.schema_json))
-        if not isinstance(kind, T.StructType):
+        if not isinstance(kind, types.StructType):
             raise AvroError("the Avro schema must be a record")
         return kind
 
 
-_PRIMITIVES: dict[str, T.DataType] = {
-    "string": T.StringType(),
-    "bytes": T.BinaryType(),
-    "int": T.IntegerType(),
-    "long": T.LongType(),
-    "float": T.FloatType(),
-    "double": T.DoubleType(),
-    "boolean": T.BooleanType(),
-    "enum": T.StringType(),
-    "fixed": T.BinaryType(),
+_PRIMITIVES: dict[str, types.DataType] = {
+    "string": types.StringType(),
+    "bytes": types.BinaryType(),
+    "int": types.IntegerType(),
+    "long": types.LongType(),
+    "float": types.FloatType(),
+    "double": types.DoubleType(),
+    "boolean": types.BooleanType(),
+    "enum": types.StringType(),
+    "fixed": types.BinaryType(),
 }
-_LOGICAL: dict[str, T.DataType] = {
-    "date": T.DateType(),
-    "timestamp-millis": T.TimestampType(),
-    "timestamp-micros": T.TimestampType(),
-    "uuid": T.StringType(),
+_LOGICAL: dict[str, types.DataType] = {
+    "date": types.DateType(),
+    "timestamp-millis": types.TimestampType(),
+    "timestamp-micros": types.TimestampType(),
+    "uuid": types.StringType(),
 }
 
 
-def _spark_type(schema: Any) -> T.DataType:
+def _spark_type(schema: Any) -> types.DataType:
     if isinstance(schema, list):
         others = [kind for kind in schema if kind != "null"]
         if len(others) != 1:
@@ -77,23 +78,23 @@ def _spark_type(schema: Any) -> T.DataType:
     return _complex_type(schema)
 
 
-def _complex_type(schema: dict[str, Any]) -> T.DataType:
+def _complex_type(schema: dict[str, Any]) -> types.DataType:
     kind = schema["type"]
     if schema.get("logicalType") == "decimal":
-        return T.DecimalType(schema["precision"], schema.get("scale", 0))
+        return types.DecimalType(schema["precision"], schema.get("scale", 0))
     if schema.get("logicalType") in _LOGICAL:
         return _LOGICAL[schema["logicalType"]]
     if kind == "record":
-        fields = [T.StructField(field["name"], _spark_type(field["type"])) for field in schema["fields"]]
-        return T.StructType(fields)
+        fields = [types.StructField(field["name"], _spark_type(field["type"])) for field in schema["fields"]]
+        return types.StructType(fields)
     if kind == "array":
-        return T.ArrayType(_spark_type(schema["items"]))
+        return types.ArrayType(_spark_type(schema["items"]))
     if kind == "map":
-        return T.MapType(T.StringType(), _spark_type(schema["values"]))
+        return types.MapType(types.StringType(), _spark_type(schema["values"]))
     return _spark_type(kind) if not isinstance(kind, str) else _primitive(kind)
 
 
-def _primitive(name: str) -> T.DataType:
+def _primitive(name: str) -> types.DataType:
     if name not in _PRIMITIVES:
         raise AvroError(f"Avro type {name!r} cannot become a column; allowed are {', '.join(_PRIMITIVES)}")
     return _PRIMITIVES[name]
@@ -101,8 +102,8 @@ def _primitive(name: str) -> T.DataType:
 
 def decode_avro(placed: DataFrame, avro: AvroFormat) -> DataFrame:
     """Adds the columns of the schema and `_reason`; `placed` has the bytes in `_value`."""
-    schema = T.StructType(
-        [*avro.columns().fields, *placed.schema.fields, T.StructField("_reason", T.StringType())]
+    schema = types.StructType(
+        [*avro.columns().fields, *placed.schema.fields, types.StructField("_reason", types.StringType())]
     )
     return placed.mapInArrow(_Decoder(avro, schema), schema)
 
@@ -112,7 +113,7 @@ class _Decoder:
     """Travels to the executors."""
 
     avro: AvroFormat
-    schema: T.StructType
+    schema: types.StructType
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         import pyarrow as pa

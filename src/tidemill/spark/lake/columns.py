@@ -7,8 +7,8 @@ Types are Spark's SQL names: `bigint`, `string`, `timestamp`, `decimal(12,2)`, `
     schema = declared({"id": "bigint", "tags": "array<string>"})
     grown(old=schema, new=declared({"id": "bigint", "name": "string"}))     # id, tags, name
 
-A table only ever gains columns. One that is missing in the new schema stays, and is null in new rows; one whose type
-differs is refused: no reader has to understand two types under one name.
+A table only ever gains columns. One that is missing in the new schema stays, and is null in new rows; one
+whose type differs is refused: no reader has to understand two types under one name.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from pyspark.sql import types as T
+from pyspark.sql import types
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -27,30 +27,34 @@ class ColumnError(ValueError):
     """A column that cannot be, with its name and what is allowed."""
 
 
-SIMPLE_TYPES: dict[str, T.DataType] = {
-    "string": T.StringType(),
-    "boolean": T.BooleanType(),
-    "tinyint": T.ByteType(),
-    "smallint": T.ShortType(),
-    "int": T.IntegerType(),
-    "bigint": T.LongType(),
-    "float": T.FloatType(),
-    "double": T.DoubleType(),
-    "date": T.DateType(),
-    "timestamp": T.TimestampType(),
-    "binary": T.BinaryType(),
+SIMPLE_TYPES: dict[str, types.DataType] = {
+    "string": types.StringType(),
+    "boolean": types.BooleanType(),
+    "tinyint": types.ByteType(),
+    "smallint": types.ShortType(),
+    "int": types.IntegerType(),
+    "bigint": types.LongType(),
+    "float": types.FloatType(),
+    "double": types.DoubleType(),
+    "date": types.DateType(),
+    "timestamp": types.TimestampType(),
+    "binary": types.BinaryType(),
 }
-ALLOWED = ", ".join((*SIMPLE_TYPES, "decimal(p,s)", "array<type>", "map<string,type>", "struct<name:type,...>"))
+ALLOWED = ", ".join(
+    (*SIMPLE_TYPES, "decimal(p,s)", "array<type>", "map<string,type>", "struct<name:type,...>")
+)
 _DECIMAL = re.compile(r"decimal\((\d+),(\d+)\)")
 _NESTED = re.compile(r"(array|map|struct)<(.*)>")
 
 
-def declared(columns: Mapping[str, str]) -> T.StructType:
+def declared(columns: Mapping[str, str]) -> types.StructType:
     """The schema of a table `{column: type name}`."""
-    return T.StructType([T.StructField(name, _column_type(name, text)) for name, text in columns.items()])
+    return types.StructType(
+        [types.StructField(name, _column_type(name, text)) for name, text in columns.items()]
+    )
 
 
-def _column_type(name: str, text: str) -> T.DataType:
+def _column_type(name: str, text: str) -> types.DataType:
     if not name or name.startswith("_"):
         raise ColumnError(f"column {name!r}: names are not empty and do not begin with _ (those are ours)")
     try:
@@ -59,28 +63,28 @@ def _column_type(name: str, text: str) -> T.DataType:
         raise ColumnError(f"column {name}: {error}") from error
 
 
-def data_type(text: str) -> T.DataType:
+def data_type(text: str) -> types.DataType:
     """Spark's type of that name."""
     text = re.sub(r"\s+", "", text)
     if text.lower() in SIMPLE_TYPES:
         return SIMPLE_TYPES[text.lower()]
     decimal = _DECIMAL.fullmatch(text.lower())
     if decimal is not None and 1 <= int(decimal[1]) <= 38 and int(decimal[2]) <= int(decimal[1]):
-        return T.DecimalType(int(decimal[1]), int(decimal[2]))
+        return types.DecimalType(int(decimal[1]), int(decimal[2]))
     nested = _NESTED.fullmatch(text)
     if nested is not None:
         return _nested_type(nested[1], _split(nested[2]))
     raise ColumnError(f"{text!r} is no type; allowed are {ALLOWED}")
 
 
-def _nested_type(kind: str, parts: list[str]) -> T.DataType:
+def _nested_type(kind: str, parts: list[str]) -> types.DataType:
     if kind == "array" and len(parts) == 1:
-        return T.ArrayType(data_type(parts[0]))
+        return types.ArrayType(data_type(parts[0]))
     if kind == "map" and len(parts) == 2:
-        return T.MapType(data_type(parts[0]), data_type(parts[1]))
+        return types.MapType(data_type(parts[0]), data_type(parts[1]))
     if kind == "struct" and all(":" in part for part in parts):
         fields = [part.split(":", 1) for part in parts]
-        return T.StructType([T.StructField(name, data_type(inner)) for name, inner in fields])
+        return types.StructType([types.StructField(name, data_type(inner)) for name, inner in fields])
     raise ColumnError(f"{kind}<{','.join(parts)}> is no type; allowed are {ALLOWED}")
 
 
@@ -96,7 +100,7 @@ def _split(text: str) -> list[str]:
     return parts
 
 
-def grown(old: T.StructType, new: T.StructType) -> T.StructType:
+def grown(old: types.StructType, new: types.StructType) -> types.StructType:
     """The old columns, then those that only the new schema has; a changed type is refused by name."""
     known = {field.name: field for field in old.fields}
     for field in new.fields:
@@ -105,41 +109,43 @@ def grown(old: T.StructType, new: T.StructType) -> T.StructType:
                 f"column {field.name} is {known[field.name].dataType.simpleString()} in the table and "
                 f"{field.dataType.simpleString()} now: a table only gains columns, choose another name"
             )
-    return T.StructType(old.fields + [_nullable(field) for field in new.fields if field.name not in known])
+    return types.StructType(
+        old.fields + [_nullable(field) for field in new.fields if field.name not in known]
+    )
 
 
-def missing(old: T.StructType, new: T.StructType) -> list[T.StructField]:
+def missing(old: types.StructType, new: types.StructType) -> list[types.StructField]:
     """What `grown` adds."""
     return grown(old, new).fields[len(old.fields) :]
 
 
-def _same(one: T.DataType, other: T.DataType) -> bool:
+def _same(one: types.DataType, other: types.DataType) -> bool:
     return one.simpleString() == other.simpleString()
 
 
-def _nullable(field: T.StructField) -> T.StructField:
-    return T.StructField(field.name, field.dataType, True)
+def _nullable(field: types.StructField) -> types.StructField:
+    return types.StructField(field.name, field.dataType, True)
 
 
-def arrow_schema(schema: T.StructType) -> pa.Schema:
+def arrow_schema(schema: types.StructType) -> pa.Schema:
     """The same columns for Arrow, times in UTC."""
     import pyarrow as pa
 
     return pa.schema([pa.field(field.name, _arrow_type(field.dataType)) for field in schema.fields])
 
 
-def _arrow_type(kind: T.DataType) -> pa.DataType:
+def _arrow_type(kind: types.DataType) -> pa.DataType:
     import pyarrow as pa
 
-    if isinstance(kind, T.DecimalType):
+    if isinstance(kind, types.DecimalType):
         return pa.decimal128(kind.precision, kind.scale)
-    if isinstance(kind, T.ArrayType):
+    if isinstance(kind, types.ArrayType):
         return pa.list_(_arrow_type(kind.elementType))
-    if isinstance(kind, T.MapType):
+    if isinstance(kind, types.MapType):
         return pa.map_(_arrow_type(kind.keyType), _arrow_type(kind.valueType))
-    if isinstance(kind, T.StructType):
+    if isinstance(kind, types.StructType):
         return pa.struct([pa.field(field.name, _arrow_type(field.dataType)) for field in kind.fields])
-    if isinstance(kind, T.TimestampType):
+    if isinstance(kind, types.TimestampType):
         return pa.timestamp("us", tz="UTC")
     return pa.type_for_alias(_ARROW_NAMES[kind.typeName()])
 

@@ -1,18 +1,19 @@
 """Delta Lake tables by delta-rs, without a JVM: the log of the table is its truth.
 
-A commit is a JSON file `_delta_log/<version>.json` that is created only if it does not exist. Ours adds the files of
-one batch and the record `txn {appId: query id, version: batch id}`.
+A commit is a JSON file `_delta_log/<version>.json` that is created only if it does not exist. Ours adds the
+files of one batch and the record `txn {appId: query id, version: batch id}`.
 
-delta-rs does not refuse a `txn` that is in the log already, so the check is ours, and check and commit must be one:
-the table is loaded at version v, the check looks at v, and the commit may become version v+1 and nothing else
-(`max_commit_retries=0`). Whoever comes second, a compaction or a forgotten driver with the same checkpoint, makes it fail;
-then it is loaded and checked again.
+delta-rs does not refuse a `txn` that is in the log already, so the check is ours, and check and commit must
+be one: the table is loaded at version v, the check looks at v, and the commit may become version v+1 and
+nothing else (`max_commit_retries=0`). Whoever comes second, a compaction or a forgotten driver with the same
+checkpoint, makes it fail; then it is loaded and checked again.
 
     version 7   txn (q, 11)
     driver A    loads 7, 12 is not in it, commits 8 with txn (q, 12)
     driver B    loads 7, 12 is not in it, fails to commit 8, loads 8: 12 is in it, leaves its files as litter
 
-Limits: tables with deletion vectors or column mapping, which other engines may switch on, are refused by delta-rs.
+Limits: tables with deletion vectors or column mapping, which other engines may switch on, are refused by
+delta-rs.
 """
 
 from __future__ import annotations
@@ -113,7 +114,10 @@ class DeltaLakeTable:
     def _commit_next_version(self, table: DeltaTable, change: Change) -> None:
         from deltalake.transaction import CommitProperties, Transaction
 
-        actions = [*map(_add_action, change.added), *map(_remove_action, change.removed)]
+        actions: list[AddAction | RemoveAction] = [
+            *map(_add_action, change.added),
+            *map(_remove_action, change.removed),
+        ]
         table.create_write_transaction(
             actions,
             "append",

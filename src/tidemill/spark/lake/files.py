@@ -8,12 +8,13 @@ are litter, not data.
     rows = frame.mapInArrow(FileWriter(root="table", schema=..., partition_by=("day",)), FILE_COLUMNS).collect()
     written = [WrittenFile.of(row) for row in rows]
 
-Rows are collected per partition value until `ROWS_PER_GROUP` are there and become one row group; a file is closed
-when it has `target_bytes`. At most `OPEN_FILES` files are open: a task that meets more partition values than that writes
-more, smaller files.
+Rows are collected per partition value until `ROWS_PER_GROUP` are there and become one row group; a file is
+closed when it has `target_bytes`. At most `OPEN_FILES` files are open: a task that meets more partition
+values than that writes more, smaller files.
 
-Limits: `root` is a path that every executor and the driver see under the same name (a disk, a mount), or a URI that
-pyarrow knows (`s3://`, `gs://`, `hdfs://`). Files are not fsynced: a power cut may undo what a crash cannot.
+Limits: `root` is a path that every executor and the driver see under the same name (a disk, a mount), or a
+URI that pyarrow knows (`s3://`, `gs://`, `hdfs://`). Files are not fsynced: a power cut may undo what a crash
+cannot.
 """
 
 from __future__ import annotations
@@ -33,7 +34,9 @@ if TYPE_CHECKING:
     from pyarrow.fs import FileSystem
     from pyspark.sql import DataFrame, Row
 
-FILE_COLUMNS = "path string, size_bytes bigint, rows bigint, partition string, stats string, written_ms bigint"
+FILE_COLUMNS = (
+    "path string, size_bytes bigint, rows bigint, partition string, stats string, written_ms bigint"
+)
 ROWS_PER_GROUP = 131_072
 OPEN_FILES = 64
 TARGET_BYTES = 128 * 1024 * 1024
@@ -122,7 +125,8 @@ class FileWriter:
         folder = self.folder
         if self.directory_per_partition:
             folder += "".join(
-                f"{name}={_directory_text(value)}/" for name, value in zip(self.partition_by, values, strict=True)
+                f"{name}={_directory_text(value)}/"
+                for name, value in zip(self.partition_by, values, strict=True)
             )
         return f"{folder}part-{uuid.uuid4()}.parquet"
 
@@ -249,7 +253,9 @@ def statistics(footer: pq.FileMetaData, schema: pa.Schema) -> dict[str, Any]:
         name = footer.schema.column(position).path
         if name not in schema.names or not _is_ordered(schema.field(name).type):
             continue
-        found = [footer.row_group(group).column(position).statistics for group in range(footer.num_row_groups)]
+        found = [
+            footer.row_group(group).column(position).statistics for group in range(footer.num_row_groups)
+        ]
         if any(each is None or each.null_count is None for each in found):
             continue
         nulls[name] = sum(each.null_count for each in found)

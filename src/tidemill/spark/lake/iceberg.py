@@ -5,12 +5,12 @@ The path is `namespace.table`; the options go to `pyiceberg.catalog.load_catalog
     open_table("iceberg", "shop.orders", options={"type": "sql", "uri": "sqlite:///lake/catalog.db",
                                                   "warehouse": "file:///lake"})
 
-The batch is remembered in the table property `tidemill.batch.<query id>`, set in the same transaction as the snapshot:
-Iceberg commits a transaction by swapping one pointer in the catalog, and the catalog refuses the swap when the table
-has changed since it was loaded. So check and commit are one, as in `delta`.
+The batch is remembered in the table property `tidemill.batch.<query id>`, set in the same transaction as the
+snapshot: Iceberg commits a transaction by swapping one pointer in the catalog, and the catalog refuses the
+swap when the table has changed since it was loaded. So check and commit are one, as in `delta`.
 
-Limits: compaction rewrites whole tables in the driver; vacuum expires snapshots, files that no snapshot ever named are
-left to the engines' own clean-up. `sync` does not write Iceberg tables.
+Limits: compaction rewrites whole tables in the driver; vacuum expires snapshots, files that no snapshot ever
+named are left to the engines' own clean-up. `sync` does not write Iceberg tables.
 """
 
 from __future__ import annotations
@@ -90,10 +90,10 @@ class IcebergTable:
 
         catalog = self.catalog()
         catalog.create_namespace_if_not_exists(self.path.rpartition(".")[0])
-        with catalog.create_table_transaction(self.path, arrow_schema(schema)) as transaction:
-            with transaction.update_spec() as spec:
-                for name in self.partition_by:
-                    spec.add_field(name, IdentityTransform(), name)
+        creating = catalog.create_table_transaction(self.path, arrow_schema(schema))
+        with creating as transaction, transaction.update_spec() as spec:
+            for name in self.partition_by:
+                spec.add_field(name, IdentityTransform(), name)
 
     def is_committed(self, application: str, batch_id: int) -> bool:
         return self.exists() and _holds(self.load(), application, batch_id)
@@ -136,7 +136,9 @@ class IcebergTable:
         location = f"{self.load().location()}/"
         found = [task.file for task in self.load().scan().plan_files()]
         return [
-            WrittenFile(file.file_path.removeprefix(location), file.file_size_in_bytes, file.record_count, {}, "", 0)
+            WrittenFile(
+                file.file_path.removeprefix(location), file.file_size_in_bytes, file.record_count, {}, "", 0
+            )
             for file in found
         ]
 

@@ -13,12 +13,12 @@ A folder has no log, so one is kept beside the data, under `_tidemill/`, which r
    one. This is the commit: from here on the batch is in the table.
 3. The driver renames each staged file to its place, and deletes the files that the manifest replaces.
 
-A crash before 2 leaves litter in `staging`. A crash in 3 is finished by whoever looks at the batch next, Spark's repetition of
-it or `vacuum`: moving a file that has been moved is nothing. Nobody undoes a manifest.
+A crash before 2 leaves litter in `staging`. A crash in 3 is finished by whoever looks at the batch next,
+Spark's repetition of it or `vacuum`: moving a file that has been moved is nothing. Nobody undoes a manifest.
 
-Limits: a reader that lists the folder during step 3 sees a part of the batch (Delta readers never do). Renames must be
-atomic: local disks and mounts, not object stores. Only the newest manifests of a query are kept; Spark repeats no
-batch but the last.
+Limits: a reader that lists the folder during step 3 sees a part of the batch (Delta readers never do).
+Renames must be atomic: local disks and mounts, not object stores. Only the newest manifests of a query are
+kept; Spark repeats no batch but the last.
 """
 
 from __future__ import annotations
@@ -51,7 +51,9 @@ class ParquetTable:
 
     def __init__(self, path: str, partition_by: tuple[str, ...]) -> None:
         if "://" in path:
-            raise LakeError(f"{path}: plain Parquet needs atomic renames, which object stores lack; use delta")
+            raise LakeError(
+                f"{path}: plain Parquet needs atomic renames, which object stores lack; use delta"
+            )
         self.path = path.rstrip("/")
         self.partition_by = partition_by
         self._root = Path(path)

@@ -8,10 +8,10 @@ declared columns, the message's own place (`_topic`, `_partition`, `_offset`, `_
     good_rows(parsed)      # id, _topic, _partition, _offset, _timestamp, _key
     bad_rows(parsed)       # topic, partition, offset, timestamp, key, value, reason, detail
 
-JSON is parsed in the JVM, at full speed; only rows that failed there are looked at again in Python, to say why. Nothing
-is guessed: a field of another type, text behind the object, an empty value or bytes that are no UTF-8 make a bad row,
-and a bad row never stops a job. Fields that are not declared are dropped, unless the columns are inferred
-(`inferred`), where they become new columns.
+JSON is parsed in the JVM, at full speed; only rows that failed there are looked at again in Python, to say
+why. Nothing is guessed: a field of another type, text behind the object, an empty value or bytes that are no
+UTF-8 make a bad row, and a bad row never stops a job. Fields that are not declared are dropped, unless the
+columns are inferred (`inferred`), where they become new columns.
 
 Reasons: no-value, not-utf8, not-json, wrong-type, missing-field, not-avro, unknown-schema.
 """
@@ -22,8 +22,8 @@ import dataclasses
 import json
 from typing import TYPE_CHECKING, Any
 
-from pyspark.sql import functions as F
-from pyspark.sql import types as T
+from pyspark.sql import functions as sql
+from pyspark.sql import types
 
 from tidemill.spark.lake.avro import AvroFormat, decode_avro
 
@@ -40,7 +40,7 @@ class ValueFormat:
     """How values are to be read. `schema` is None for JSON whose columns are inferred, and for raw values."""
 
     kind: str
-    schema: T.StructType | None = None
+    schema: types.StructType | None = None
     required: tuple[str, ...] = ()
     avro: AvroFormat | None = None
 
@@ -49,7 +49,7 @@ def parse(messages: DataFrame, value_format: ValueFormat) -> DataFrame:
     """The declared columns, the place, `_value` and `_reason` of every message."""
     placed = _with_place(messages)
     if value_format.kind == "raw":
-        return placed.withColumns({"value": F.col("_value"), "_reason": F.lit(None).cast("string")})
+        return placed.withColumns({"value": sql.col("_value"), "_reason": sql.lit(None).cast("string")})
     if value_format.kind == "avro":
         assert value_format.avro is not None
         return _judged(decode_avro(placed, value_format.avro), value_format.required)
@@ -58,22 +58,22 @@ def parse(messages: DataFrame, value_format: ValueFormat) -> DataFrame:
 
 
 def _with_place(messages: DataFrame) -> DataFrame:
-    place = [F.col(name).alias(f"_{name}") for name in PLACE]
-    return messages.select(*place, F.col("value").alias("_value"))
+    place = [sql.col(name).alias(f"_{name}") for name in PLACE]
+    return messages.select(*place, sql.col("value").alias("_value"))
 
 
-def _parse_json(placed: DataFrame, schema: T.StructType) -> DataFrame:
-    text = F.col("_value").cast("string")
-    fields = T.StructType([*schema.fields, T.StructField(_CORRUPT, T.StringType())])
+def _parse_json(placed: DataFrame, schema: types.StructType) -> DataFrame:
+    text = sql.col("_value").cast("string")
+    fields = types.StructType([*schema.fields, types.StructField(_CORRUPT, types.StringType())])
     options = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": _CORRUPT}
-    parsed = placed.withColumn("_record", F.from_json(text, fields, options))
+    parsed = placed.withColumn("_record", sql.from_json(text, fields, options))
     reason = (
-        F.when(F.col("_value").isNull() | (F.octet_length("_value") == 0), "no-value")
-        .when(~F.is_valid_utf8(text), "not-utf8")
-        .when(~F.rtrim(text).endswith("}") | ~F.ltrim(text).startswith("{"), "not-json")
-        .when(F.col(f"_record.{_CORRUPT}").isNotNull(), "wrong-type")
+        sql.when(sql.col("_value").isNull() | (sql.octet_length("_value") == 0), "no-value")
+        .when(~sql.is_valid_utf8(text), "not-utf8")
+        .when(~sql.rtrim(text).endswith("}") | ~sql.ltrim(text).startswith("{"), "not-json")
+        .when(sql.col(f"_record.{_CORRUPT}").isNotNull(), "wrong-type")
     )
-    columns = [F.col("_record").getField(name).alias(name) for name in schema.names]
+    columns = [sql.col("_record").getField(name).alias(name) for name in schema.names]
     return parsed.select(*columns, *_place_columns(), reason.alias("_reason"))
 
 
@@ -83,9 +83,9 @@ def _place_columns() -> list[str]:
 
 def _judged(parsed: DataFrame, required: tuple[str, ...]) -> DataFrame:
     """A required field that is null makes a bad row."""
-    reason = F.col("_reason")
+    reason = sql.col("_reason")
     for name in required:
-        reason = F.when(reason.isNull() & F.col(name).isNull(), "missing-field").otherwise(reason)
+        reason = sql.when(reason.isNull() & sql.col(name).isNull(), "missing-field").otherwise(reason)
     return parsed.withColumn("_reason", reason)
 
 
@@ -95,20 +95,20 @@ def good_rows(parsed: DataFrame) -> DataFrame:
 
 def bad_rows(parsed: DataFrame, value_format: ValueFormat) -> DataFrame:
     """The columns of a dead-letter table; `detail` is a sentence for people."""
-    place = [F.col(f"_{name}").alias(name) for name in PLACE]
-    bad = parsed.where("_reason is not null").select(*place, F.col("_value").alias("value"), "_reason")
-    detail = _explainer(value_format)(F.col("value"), F.col("_reason"))
+    place = [sql.col(f"_{name}").alias(name) for name in PLACE]
+    bad = parsed.where("_reason is not null").select(*place, sql.col("_value").alias("value"), "_reason")
+    detail = _explainer(value_format)(sql.col("value"), sql.col("_reason"))
     return bad.select(
         *PLACE, "value", _named_reason(detail).alias("reason"), _sentence(detail).alias("detail")
     )
 
 
 def _named_reason(detail: Column) -> Column:
-    return F.substring_index(detail, ": ", 1)
+    return sql.substring_index(detail, ": ", 1)
 
 
 def _sentence(detail: Column) -> Column:
-    return F.regexp_replace(detail, "^[a-z0-9-]+: ", "")
+    return sql.regexp_replace(detail, "^[a-z0-9-]+: ", "")
 
 
 def _explainer(value_format: ValueFormat) -> Any:
@@ -119,7 +119,7 @@ def _explainer(value_format: ValueFormat) -> Any:
         name, sentence = explain(value, reason, json.loads(schema) if schema else None, required)
         return f"{name}: {sentence}"
 
-    return F.udf(explained, T.StringType())
+    return sql.udf(explained, types.StringType())
 
 
 def explain(
@@ -184,15 +184,15 @@ def _type_problem(value: Any, kind: Any) -> str | None:
     return None if good and not isinstance(value, str) else f"{value!r:.80} is no {kind}"
 
 
-def inferred(messages: DataFrame, known: T.StructType | None) -> T.StructType:
+def inferred(messages: DataFrame, known: types.StructType | None) -> types.StructType:
     """The known columns and those that the JSON objects of this batch have besides.
 
     A field keeps the type it had first; values of another type make bad rows. Reads the batch once more.
     """
-    values = messages.where("is_valid_utf8(cast(value as string))").select(F.col("value").cast("string"))
+    values = messages.where("is_valid_utf8(cast(value as string))").select(sql.col("value").cast("string"))
     reader = messages.sparkSession.read.option("columnNameOfCorruptRecord", _CORRUPT)
     lines = values.where("ltrim(value) like '{%'").rdd.map(lambda row: row[0])
     found = [field for field in reader.json(lines).schema.fields if not field.name.startswith("_")]
     fields = list(known.fields) if known is not None else []
     names = {field.name for field in fields}
-    return T.StructType(fields + [field for field in found if field.name not in names])
+    return types.StructType(fields + [field for field in found if field.name not in names])

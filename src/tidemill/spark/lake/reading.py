@@ -2,8 +2,8 @@
 
     rows = read_table(spark, table, since=("_timestamp", first), until=("_timestamp", last))
 
-The list of files is taken once, so a reader sees one version of the table although writers go on. `between` goes
-down to the row groups' statistics: files outside the range are opened but not read.
+The list of files is taken once, so a reader sees one version of the table although writers go on. `between`
+goes down to the row groups' statistics: files outside the range are opened but not read.
 """
 
 from __future__ import annotations
@@ -69,9 +69,7 @@ class FileReader:
             if batch.num_rows:
                 yield from self._completed(batch, partition)
 
-    def _completed(
-        self, batch: pa.RecordBatch, partition: dict[str, str | None]
-    ) -> Iterator[pa.RecordBatch]:
+    def _completed(self, batch: pa.RecordBatch, partition: dict[str, str | None]) -> Iterator[pa.RecordBatch]:
         import pyarrow as pa
 
         table = pa.Table.from_batches([batch])

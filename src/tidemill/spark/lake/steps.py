@@ -1,7 +1,7 @@
 """Named steps of a commit, so that a test can end the process at each of them.
 
-Every change of a table calls `reached(name)` between two effects on the disk. In production `hook` is None and the
-call does nothing; a fault test puts a function there that kills its own process.
+Every change of a table calls `reached(name)` between two effects on the disk. In production `hook` is None
+and the call does nothing; a fault test puts a function there that kills its own process.
 
     steps.hook = lambda step: os.kill(os.getpid(), signal.SIGKILL) if step == "committed" else None
 """

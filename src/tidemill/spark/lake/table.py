@@ -5,8 +5,8 @@
     table.is_committed("7f1c…", 12)                     # has batch 12 of that query been put in?
     table.commit(Change("7f1c…", 12, added=files))      # all of it or nothing, once
 
-The pair (application, batch) is Spark's query id, which lives in the checkpoint, and its batch id. A new checkpoint is
-a new query: it is not mistaken for the old one.
+The pair (application, batch) is Spark's query id, which lives in the checkpoint, and its batch id. A new
+checkpoint is a new query: it is not mistaken for the old one.
 """
 
 from __future__ import annotations

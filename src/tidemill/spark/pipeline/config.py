@@ -18,8 +18,9 @@ format = "delta"
 path = "lake/orders"
 ```
 
-The sections `source`, `trigger`, `spark` and `progress` exist for every job; the others belong to the job. Relative paths are
-relative to the file, not to the folder where the command runs: a pipeline means the same from everywhere.
+The sections `source`, `trigger`, `spark` and `progress` exist for every job; the others belong to the job.
+Relative paths are relative to the file, not to the folder where the command runs: a pipeline means the same
+from everywhere.
 """
 
 from __future__ import annotations
@@ -38,13 +39,17 @@ if TYPE_CHECKING:
 TOP: Section = {
     "job": Setting("text", help="the name of a job; `tidemill pipeline jobs` lists them"),
     "name": Setting("text", help="a name for this pipeline, of letters, digits, . _ and -"),
-    "checkpoint": Setting("text", "", help="a folder that outlives the process and that all of Spark can reach"),
+    "checkpoint": Setting(
+        "text", "", help="a folder that outlives the process and that all of Spark can reach"
+    ),
 }
 SOURCE: Section = {
     "bootstrap": Setting("text", help="HOST:PORT of brokers"),
     "topics": Setting("texts", [], help="topics to read"),
     "pattern": Setting("text", "", help="a regular expression of topic names, instead of topics"),
-    "starting": Setting("text", "earliest", help="earliest, latest, or offsets as Spark's connector writes them"),
+    "starting": Setting(
+        "text", "earliest", help="earliest, latest, or offsets as Spark's connector writes them"
+    ),
     "max_messages_per_batch": Setting("number", 0, minimum=0, help="0: no limit"),
     "commit_group": Setting("text", "", help="publish positions as this consumer group's"),
     "options": Setting("table", {}, help="further options of the source, such as kafka.security.protocol"),
@@ -94,8 +99,8 @@ def load_config(path: Path | str, job_name: str | None = None) -> PipelineConfig
 def check_config(given: dict[str, Any], folder: Path, job_name: str | None = None) -> PipelineConfig:
     """Everything that is wrong is said at once."""
     problems: list[str] = []
-    top = read_section("top", {key: given[key] for key in given if key in TOP or not _is_table(given[key])},
-                       TOP | {}, problems)  # fmt: skip
+    plain = {key: value for key, value in given.items() if key in TOP or not _is_table(value)}
+    top = read_section("top", plain, TOP, problems)
     job = _job(job_name or top.get("job", ""), top.get("job", ""), problems)
     sections = _sections(given, job, problems)
     spark = _spark_settings(given.get("spark", {}), problems)
@@ -136,7 +141,9 @@ def _sections(given: dict[str, Any], job: Job | None, problems: list[str]) -> di
     for name, value in given.items():
         if _is_table(value) and name not in known and name != "spark":
             problems.append(f"[{name}] is unknown to {job.name}; allowed are {', '.join([*known, 'spark'])}")
-    return {name: read_section(name, given.get(name, {}), section, problems) for name, section in known.items()}
+    return {
+        name: read_section(name, given.get(name, {}), section, problems) for name, section in known.items()
+    }
 
 
 def _spark_settings(given: Any, problems: list[str]) -> dict[str, str]:
@@ -147,7 +154,9 @@ def _spark_settings(given: Any, problems: list[str]) -> dict[str, str]:
     for name in flat:
         if not name.startswith("spark."):
             problems.append(f"spark: {name} is no setting of Spark: they begin with spark.")
-    return {name: str(value).lower() if isinstance(value, bool) else str(value) for name, value in flat.items()}
+    return {
+        name: str(value).lower() if isinstance(value, bool) else str(value) for name, value in flat.items()
+    }
 
 
 def _flattened(prefix: str, table: dict[str, Any]) -> list[tuple[str, Any]]:

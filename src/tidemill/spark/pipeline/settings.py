@@ -3,8 +3,8 @@
     SOURCE = {"topics": Setting("texts", help="topics to read"), "starting": Setting("text", "earliest", STARTS)}
     read_section("source", {"topics": ["orders"]}, SOURCE)      # {"topics": ["orders"], "starting": "earliest"}
 
-All problems of a file are collected before anything is refused, so that one look repairs them all. Every sentence
-names the setting, what was found and what is allowed.
+All problems of a file are collected before anything is refused, so that one look repairs them all. Every
+sentence names the setting, what was found and what is allowed.
 """
 
 from __future__ import annotations
@@ -65,7 +65,9 @@ def read_section(name: str, given: Any, section: Section, problems: list[str]) -
         return {}
     for key in given:
         if key not in section:
-            problems.append(f"{name}.{key} is unknown{_nearest(key, section)}; allowed are {', '.join(section)}")
+            problems.append(
+                f"{name}.{key} is unknown{_nearest(key, section)}; allowed are {', '.join(section)}"
+            )
     found = {}
     for key, setting in section.items():
         if key in given:
@@ -79,8 +81,8 @@ def read_section(name: str, given: Any, section: Section, problems: list[str]) -
 
 
 def _value_problems(name: str, value: Any, setting: Setting) -> list[str]:
-    types, wanted = KINDS[setting.kind]
-    if not isinstance(value, types) or (isinstance(value, bool) and bool not in types):
+    allowed, wanted = KINDS[setting.kind]
+    if not _is_a(value, allowed):
         return [f"{name} is {value!r}; allowed is {wanted}"]
     if setting.kind == "texts" and not all(isinstance(each, str) for each in value):
         return [f"{name} is {value!r}; allowed is {wanted}"]
@@ -93,6 +95,11 @@ def _value_problems(name: str, value: Any, setting: Setting) -> list[str]:
     if setting.minimum is not None and value < setting.minimum:
         return [f"{name} is {value!r}; allowed is {setting.minimum:g} or more"]
     return []
+
+
+def _is_a(value: Any, allowed: tuple[type, ...]) -> bool:
+    """In TOML true is no number."""
+    return type(value) in allowed
 
 
 def _choice_problems(name: str, value: Any, choices: tuple[str, ...]) -> list[str]:
