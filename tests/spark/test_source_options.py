@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from pyspark_tidemill import DefaultSource
 
+from pyspark_tidemill import DefaultSource
 from tidemill.spark.client.cluster import EARLIEST, LATEST, TopicPartition
 from tidemill.spark.options import PROTECTED, BadOption, Options
 from tidemill.spark.source.schema import source_schema
@@ -76,13 +76,17 @@ def test_protected_settings_are_refused_with_the_reason(setting: str) -> None:
     assert PROTECTED[setting] in str(refusal.value)
 
 
-@pytest.mark.parametrize("name", ["endingOffsets", "endingOffsetsByTimestamp", "endingTimestamp", "filterPushdown"])
+@pytest.mark.parametrize(
+    "name", ["endingOffsets", "endingOffsetsByTimestamp", "endingTimestamp", "filterPushdown"]
+)
 def test_a_stream_has_no_end_and_no_filters(name: str) -> None:
     with pytest.raises(BadOption, match=name):
         stream(**{name: "latest"})
 
 
-@pytest.mark.parametrize("given", [{}, {"subscribe": "a", "assign": '{"a":[0]}'}, {"subscribe": "a", "subscribePattern": "a"}])
+@pytest.mark.parametrize(
+    "given", [{}, {"subscribe": "a", "assign": '{"a":[0]}'}, {"subscribe": "a", "subscribePattern": "a"}]
+)
 def test_exactly_one_option_says_what_to_read(given: dict[str, str]) -> None:
     with pytest.raises(BadOption, match="exactly one of subscribe, subscribePattern, assign"):
         batch_settings({**SERVERS, **given})
@@ -91,14 +95,17 @@ def test_exactly_one_option_says_what_to_read(given: dict[str, str]) -> None:
 @pytest.mark.parametrize(
     ("name", "value"),
     [("subscribe", " , "), ("subscribePattern", "("), ("subscribePattern", " "), ("assign", "orders"), ("assign", "{}"),
-     ("assign", '{"orders":0}'), ("assign", '{"orders":["0"]}'), ("assign", '{"orders":[-1]}'), ("assign", '{"orders":[]}')],
+     ("assign", '{"orders":0}'), ("assign", '{"orders":["0"]}'), ("assign", '{"orders":[-1]}'),
+     ("assign", '{"orders":[]}')],
 )  # fmt: skip
 def test_what_to_read_must_make_sense(name: str, value: str) -> None:
     with pytest.raises(BadOption, match=name):
         batch_settings({**SERVERS, name: value})
 
 
-@pytest.mark.parametrize("value", ['{"orders":{"0":-3}}', '{"orders":{"x":1}}', '{"orders":[1]}', "[]", '{"orders":{"0":true}}'])
+@pytest.mark.parametrize(
+    "value", ['{"orders":{"0":-3}}', '{"orders":{"x":1}}', '{"orders":[1]}', "[]", '{"orders":{"0":true}}']
+)
 def test_offsets_must_be_offsets(value: str) -> None:
     with pytest.raises(BadOption, match=r"startingOffsets .*-1 is latest and -2 earliest"):
         stream(startingOffsets=value)
@@ -139,11 +146,18 @@ def test_defaults_are_those_of_the_connector_of_spark() -> None:
     assert not settings.reads_committed
     assert settings.max_trigger_delay_ms == 15 * 60_000
     assert (settings.offset_retries, settings.offset_retry_interval_ms) == (3, 1000)
-    assert settings.min_partitions is settings.max_records_per_partition is settings.max_offsets_per_trigger is None
+    assert (
+        settings.min_partitions
+        is settings.max_records_per_partition
+        is settings.max_offsets_per_trigger
+        is None
+    )
 
 
 def test_names_come_in_any_case_and_a_timestamp_counts_before_offsets() -> None:
-    settings = batch(STARTINGTIMESTAMP="17", startingOffsets="earliest", MinPartitions="4", maxtriggerdelay="2 min")
+    settings = batch(
+        STARTINGTIMESTAMP="17", startingOffsets="earliest", MinPartitions="4", maxtriggerdelay="2 min"
+    )
     assert settings.start.timestamp_ms == 17
     assert settings.min_partitions == 4
     assert settings.max_trigger_delay_ms == 120_000
@@ -158,10 +172,23 @@ def test_only_a_start_that_cannot_move_is_fixed() -> None:
 
 
 def test_columns_pick_and_order_and_are_refused_by_name() -> None:
-    assert source_schema({}).fieldNames() == ["key", "value", "topic", "partition", "offset", "timestamp", "timestampType"]
+    assert source_schema({}).fieldNames() == [
+        "key",
+        "value",
+        "topic",
+        "partition",
+        "offset",
+        "timestamp",
+        "timestampType",
+    ]
     assert source_schema({"columns": "offset, VALUE"}).fieldNames() == ["offset", "value"]
     assert source_schema({"includeHeaders": "true", "columns": "headers"}).fieldNames() == ["headers"]
-    for value, allowed in {"price": "key, value", "headers": "includeHeaders=true", "": "key", "key,key": "key"}.items():
+    for value, allowed in {
+        "price": "key, value",
+        "headers": "includeHeaders=true",
+        "": "key",
+        "key,key": "key",
+    }.items():
         with pytest.raises(BadOption, match="columns") as refusal:
             source_schema({"columns": value})
         assert allowed in str(refusal.value)
@@ -184,10 +211,16 @@ def test_security_settings() -> None:
     ).kafka  # fmt: skip
     assert secure.sasl is not None
     assert secure.tls is not None
-    assert (secure.sasl.mechanism, secure.sasl.username, secure.tls.ca_file) == ("SCRAM-SHA-512", "ada", "ca.pem")
+    assert (secure.sasl.mechanism, secure.sasl.username, secure.tls.ca_file) == (
+        "SCRAM-SHA-512",
+        "ada",
+        "ca.pem",
+    )
     assert "love" not in repr(secure)
     with pytest.raises(BadOption, match="PEM"):
-        _ = Options({**BASE, "kafka.security.protocol": "SSL", "kafka.ssl.truststore.location": "a.jks"}).kafka
+        _ = Options(
+            {**BASE, "kafka.security.protocol": "SSL", "kafka.ssl.truststore.location": "a.jks"}
+        ).kafka
     with pytest.raises(BadOption, match="PLAIN, SCRAM-SHA-256, SCRAM-SHA-512"):
         _ = Options({**BASE, "kafka.security.protocol": "SASL_SSL", "kafka.sasl.mechanism": "GSSAPI"}).kafka
     with pytest.raises(BadOption, match=r"kafka\.sasl\.username"):

@@ -68,7 +68,9 @@ def _fill(
 
 def scan_compiled(buffer: Bytes, pieces: Pieces) -> Fields:
     out = np.empty((_COLUMNS, int(pieces.counts.sum())), np.int64)
-    bad = _fill(buffer, *pieces, out)
+    frozen = buffer.view()
+    frozen.flags.writeable = False  # one type of array, so that it is compiled once
+    bad = _fill(frozen, *pieces, out)
     if bad >= 0:
         raise damaged(pieces, bad)
     return Fields(*out)
