@@ -9,6 +9,7 @@ BIN := $(VENV)/bin
 LISTEN ?= 127.0.0.1:9092
 DATA ?= data
 WORKLOADS ?=
+SPARK_PORT ?= 7077
 
 # The newest Python on the machine that is new enough; a candidate counts only if it really runs.
 FIND_PYTHON = for candidate in python3.13 python3.12 python3.11 python3; do \
@@ -33,10 +34,10 @@ define install
 	touch $(1)
 endef
 
-.PHONY: help run test check lint bench interop clean
+.PHONY: help run test check lint bench interop spark-cluster clean
 
 help:  ## list the targets
-	@grep -hE '^[a-z]+:.*##' Makefile | sed -E 's/^([a-z]+):.*## /  make \1\t/' | expand -t 18
+	@grep -hE '^[a-z-]+:.*##' Makefile | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 22
 
 $(VENV)/.run: pyproject.toml
 	$(call install,$@,.)
@@ -70,6 +71,9 @@ lint: $(VENV)/.dev  ## repair the style where a tool can, then check
 interop: $(VENV)/.dev  ## run against Apache Kafka's own tools, kcat and franz-go
 	$(BIN)/python tests/support/kafka_jars.py kcat go
 	$(BIN)/pytest tests/interop
+
+spark-cluster: $(VENV)/.dev  ## start a standalone Spark cluster (a master, two workers) on this machine
+	@exec $(BIN)/tidemill pipeline cluster --workers 2 --port $(SPARK_PORT)
 
 bench: $(VENV)/.bench  ## measure side by side with Apache Kafka (WORKLOADS="W1 W4", OPTIONS=--quick)
 	$(BIN)/python tests/support/kafka_jars.py

@@ -252,4 +252,7 @@ def test_wrong_columns_are_refused_by_name(columns: dict[str, str], sentence: st
 
 def test_nested_types_are_read_without_a_session() -> None:
     schema = declared({"a": "map<string,array<int>>", "b": "struct<x:decimal(3,1),y:map<string,date>>"})
-    assert schema.simpleString() == "struct<a:map<string,array<int>>,b:struct<x:decimal(3,1),y:map<string,date>>>"
+    assert (
+        schema.simpleString()
+        == "struct<a:map<string,array<int>>,b:struct<x:decimal(3,1),y:map<string,date>>>"
+    )

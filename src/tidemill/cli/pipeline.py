@@ -168,6 +168,22 @@ def vacuum(
         remark("Nothing was deleted; add --execute.")
 
 
+@app.command("cluster")
+def cluster(
+    workers: Annotated[int, typer.Option("--workers", min=1, help="Worker processes.")] = 2,
+    cores: Annotated[int, typer.Option("--cores", min=1, help="Cores of each worker.")] = 1,
+    memory: Annotated[str, typer.Option("--memory", help="Memory of each worker.")] = "1g",
+    port: Annotated[int | None, typer.Option("--port", help="The master's port. [a free one]")] = None,
+) -> None:
+    """Start a standalone Spark cluster on this machine; it ends with Ctrl-C."""
+    from tidemill.spark.pipeline.cluster import ClusterFailed, StandaloneCluster, serve
+
+    try:
+        serve(StandaloneCluster(workers, cores, memory, port))
+    except ClusterFailed as error:
+        raise CommandError(str(error)) from error
+
+
 def _print_upkeep(done: dict[str, Upkeep], json: bool) -> None:
     facts = [(path, each.files_before, each.files_after, each.files_deleted) for path, each in done.items()]
     columns = ("table", "files_before", "files_after", "files_deleted")

@@ -11,7 +11,8 @@ JSON), the order inside a partition (`_partition`, `_offset`), and with `keep_ti
 `keep_partition` they go to the partitions they came from, which the topic must have; otherwise the key
 decides.
 
-One run is one batch of the sink: a transaction, all or nothing. A run that is repeated sends again.
+One run is one batch of the sink: a transaction, all or nothing. A run that is repeated sends again, unless it has a
+name: with `once = "tea of tuesday"` a second run of that name, after a crash or by mistake, sends nothing.
 """
 
 from __future__ import annotations
@@ -35,6 +36,7 @@ REPLAY: Section = {
     "until": Setting("text", "", help="ISO time, excluded"),
     "time_column": Setting("text", "_timestamp", help="the column that since and until are about"),
     "filter": Setting("text", "", help="a condition of SQL over the table's columns"),
+    "once": Setting("text", "", help="a name for this replay; a second run of that name sends nothing"),
     "keep_partition": Setting("flag", False, help="to the partitions the messages came from"),
     "keep_timestamp": Setting("flag", False, help="with the timestamps they had"),
 }
@@ -74,6 +76,8 @@ def run(inputs: Inputs) -> BatchResult:
     counted = found.persist()
     total = counted.count()
     options = sink_options(inputs["source"], settings["topic"])
+    if settings["once"]:
+        options["commitKey"] = settings["once"]
     counted.write.format("tidemill").options(**options).mode("append").save()
     return BatchResult(total)
 

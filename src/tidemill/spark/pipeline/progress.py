@@ -13,7 +13,7 @@ from __future__ import annotations
 import threading
 from typing import TYPE_CHECKING, Any, Protocol, TextIO
 
-from pyspark.sql.streaming import StreamingQueryListener
+from pyspark.sql.streaming.listener import StreamingQueryListener
 
 from tidemill.spark.pipeline.lag import Lag
 from tidemill.spark.pipeline.state import PipelineState, QueryFacts

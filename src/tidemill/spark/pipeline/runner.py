@@ -26,7 +26,7 @@ from tidemill.spark.pipeline.progress import Display, ProgressListener, TaskWatc
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
-    from pyspark.sql.streaming import StreamingQuery
+    from pyspark.sql.streaming.query import StreamingQuery
 
     from tidemill.spark.pipeline.config import PipelineConfig
     from tidemill.spark.pipeline.state import PipelineState
@@ -127,6 +127,7 @@ class Runner:
                 raise StopRequested
             assert flow.write is not None
             query_id = frame.sparkSession.sparkContext.getLocalProperty("sql.streaming.queryId")
+            assert query_id is not None, "Spark names the query of every batch"
             result: BatchResult = flow.write(frame, query_id, batch_id)
             self._listener.wrote(flow.name, result)
 

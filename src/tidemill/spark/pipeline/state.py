@@ -57,6 +57,7 @@ class PipelineState:
         self.events_path = self.folder / "events.jsonl"
         self.status_path = self.folder / "status.json"
         self.report_path = self.folder / "report.html"
+        self.status: dict[str, Any] = {}
 
     def begin(self, facts: dict[str, Any]) -> None:
         """A new run: the events of the last one are kept as `events.1.jsonl`."""
