@@ -41,12 +41,13 @@ _ABORT_MARKER = 0
 
 
 class Payload(NamedTuple):
-    """The records of one batch: `data[start:end]`."""
+    """The records of one batch: `data[start:end]`, of which those from `first` on are wanted."""
 
     header: BatchHeader
     data: Buffer
     start: int
     end: int
+    first: int
 
 
 class AbortedTransactions:
@@ -117,7 +118,7 @@ def visible_batches(
             _check(data, position, header, wanted)
             is_hidden = aborted is not None and aborted.hides(header, data, position)
             if not is_hidden and not header.is_control and header.record_count:
-                yield _payload(data, position, header)
+                yield _payload(data, position, header, wanted.start)
         position += header.size
 
 
@@ -130,9 +131,9 @@ def _check(data: Buffer, position: int, header: BatchHeader, wanted: OffsetRange
         )
 
 
-def _payload(data: Buffer, position: int, header: BatchHeader) -> Payload:
+def _payload(data: Buffer, position: int, header: BatchHeader, first: int) -> Payload:
     start, end = position + HEADER_SIZE, position + header.size
     if header.compression == NONE:
-        return Payload(header, data, start, end)
+        return Payload(header, data, start, end, first)
     records = decompress(header.compression, memoryview(data)[start:end], LARGEST_BATCH_BYTES)
-    return Payload(header, records, 0, len(records))
+    return Payload(header, records, 0, len(records), first)

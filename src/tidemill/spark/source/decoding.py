@@ -28,7 +28,7 @@ import pyarrow as pa
 
 from tidemill.spark.source.batches import Payload
 from tidemill.spark.source.offsets import OffsetRange
-from tidemill.spark.source.scanning import Bytes, Fields, Numbers, Pieces, scan, scan_headers
+from tidemill.spark.source.scanning import Bytes, Numbers, Pieces, scan, scan_headers
 
 ROWS = 8_192
 PORTION_BYTES = 8 << 20
@@ -97,13 +97,14 @@ class _Portion:
             appended = np.repeat(_numbers(header.max_timestamp for header in headers), counts)
             times = np.where(self.timestamp_types == 1, appended, self.fields.timestamps)
             self.fields = self.fields._replace(timestamps=times)
-        if headers[0].base_offset < wanted.start or headers[-1].last_offset >= wanted.end:
-            self._trim(wanted)
+        first = _numbers(payload.first for payload in payloads)
+        if (first > pieces.base_offsets).any() or headers[-1].last_offset >= wanted.end:
+            self._trim(np.repeat(first, counts), wanted.end)
         self.rows = self.fields.offsets.size
 
-    def _trim(self, wanted: OffsetRange) -> None:
-        mask = (self.fields.offsets >= wanted.start) & (self.fields.offsets < wanted.end)
-        self.fields = Fields(*self.fields).where(mask)
+    def _trim(self, first: Numbers, end: int) -> None:
+        mask = (self.fields.offsets >= first) & (self.fields.offsets < end)
+        self.fields = self.fields.where(mask)
         self.timestamp_types = self.timestamp_types[mask]
 
     # -- columns ------------------------------------------------------------------------------------------

@@ -49,6 +49,8 @@ class Fetched(NamedTuple):
 
     records: bytes
     aborted: list[tuple[int, int]]
+    start: int
+    """What was asked for: the first batch may begin before it, with records that are gone or were delivered."""
 
 
 def fetch_range(cluster: Cluster, wanted: OffsetRange, settings: SourceSettings) -> Iterator[Fetched]:
@@ -98,7 +100,7 @@ class _Fetcher:
                 aborted = [
                     (each.first_offset, each.producer_id) for each in answer.aborted_transactions or ()
                 ]
-                return Fetched(records, aborted)
+                return Fetched(records, aborted, before)
             if records:
                 raise MalformedMessage(f"{self._wanted.where} answers a torn batch at offset {before}")
             self._judge_silence(answer, deadline)

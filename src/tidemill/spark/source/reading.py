@@ -51,4 +51,4 @@ def _payloads(portions: Iterator[Fetched], wanted: OffsetRange, committed: bool)
     for portion in portions:
         if aborted is not None:
             aborted.add(portion.aborted)
-        yield from visible_batches(portion.records, wanted, aborted)
+        yield from visible_batches(portion.records, wanted._replace(start=portion.start), aborted)

@@ -69,7 +69,7 @@ def read_segments(
             break
         try:
             for records in _chunks(segment, reached, wanted.end):
-                yield Fetched(records, aborted)
+                yield Fetched(records, aborted, reached)
                 reached = next_offset(records, reached)
         except FileNotFoundError:
             break
