@@ -7,13 +7,13 @@ the one after it takes over from the checkpoint. Batches are small, so that ever
 from __future__ import annotations
 
 import json
-import os
 import signal
 import subprocess
 import sys
 from pathlib import Path
 
 from cluster_under_test import Cluster
+from pipeline_process import driver_environment
 from pipelines import send, table_rows
 from waiting import wait_until
 
@@ -22,11 +22,6 @@ DRIVER = ROOT / "tests" / "support" / "killed_driver.py"
 MESSAGES = 60
 DRIVER_SECONDS = 120
 DELTA_STEPS = ("table-ready", "files-written", "committed", "rows-done", "dead-letters-done")
-
-
-def driver_environment() -> dict[str, str]:
-    paths = [str(ROOT / "src"), str(ROOT / "tests" / "support"), os.environ.get("PYTHONPATH", "")]
-    return dict(os.environ) | {"PYTHONPATH": os.pathsep.join(paths)}
 
 
 def drive(config: Path, state: Path, deaths: str) -> subprocess.CompletedProcess[str]:

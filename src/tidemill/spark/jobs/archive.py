@@ -14,7 +14,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pyspark.sql import Observation
 from pyspark.sql import functions as sql
 
 from tidemill.spark.jobs.job import TABLE, BatchResult, Flow, Inputs, Job, Summary
@@ -29,7 +28,7 @@ from tidemill.spark.jobs.values import (
 )
 from tidemill.spark.lake import steps
 from tidemill.spark.lake.append import append_batch
-from tidemill.spark.lake.parsing import ValueFormat, good_rows
+from tidemill.spark.lake.parsing import ValueFormat
 from tidemill.spark.lake.table import LakeTable
 
 if TYPE_CHECKING:
@@ -45,12 +44,10 @@ class Archive:
     def __call__(self, batch: DataFrame, query_id: str, batch_id: int) -> BatchResult:
         """The bad rows are counted while the good ones are written; only if there are any, the batch is read again."""
         parsed, form = parse_batch(batch, self._form, self._table)
-        counted = Observation()
-        watched = parsed.observe(counted, sql.count("_reason").alias("bad"))
-        rows = with_time_columns(good_rows(watched), self._table.partition_by)
-        done = append_batch(self._table, rows, query_id, batch_id)
+        rows = with_time_columns(parsed.drop("_value"), self._table.partition_by)
+        done = append_batch(self._table, rows, query_id, batch_id, skip_column="_reason")
         steps.reached("rows-done")
-        if not done.was_committed and not counted.get["bad"]:
+        if not done.was_committed and not done.skipped:
             return BatchResult(done.rows)
         return BatchResult(done.rows, self._dead_letters.write(parsed, form, query_id, batch_id))
 

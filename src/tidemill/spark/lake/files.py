@@ -12,6 +12,8 @@ Rows are collected per partition value until `ROWS_PER_GROUP` are there and beco
 closed when it has `target_bytes`. At most `OPEN_FILES` files are open: a task that meets more partition
 values than that writes more, smaller files.
 
+With `skip_column`, rows where that column is not null are counted and left out; the column itself is not written.
+
 Limits: `root` is a path that every executor and the driver see under the same name (a disk, a mount), or a
 URI that pyarrow knows (`s3://`, `gs://`, `hdfs://`). Files are not fsynced: a power cut may undo what a crash
 cannot.
@@ -75,6 +77,7 @@ class FileWriter:
     folder: str = ""
     directory_per_partition: bool = False
     keep_partition_columns: bool = False
+    skip_column: str | None = None
     target_bytes: int = TARGET_BYTES
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -89,8 +92,11 @@ class FileWriter:
         import pyarrow as pa
 
         open_files: dict[tuple[str | None, ...], _OpenFile] = {}
+        skipped = 0
         for batch in batches:
-            table = conform(pa.Table.from_batches([batch]), self.schema)
+            kept = self._kept(pa.Table.from_batches([batch]))
+            skipped += batch.num_rows - kept.num_rows
+            table = conform(kept, self.schema)
             for values, rows in self._by_partition(table):
                 file = open_files.get(values) or open_files.setdefault(values, _OpenFile(self, values))
                 file.add(rows)
@@ -100,6 +106,13 @@ class FileWriter:
                 yield open_files.pop(next(iter(open_files))).close()
         for file in open_files.values():
             yield file.close()
+        if skipped:
+            yield skipped_rows(skipped)
+
+    def _kept(self, rows: pa.Table) -> pa.Table:
+        import pyarrow.compute as pc
+
+        return rows if self.skip_column is None else rows.filter(pc.is_null(rows.column(self.skip_column)))
 
     def _by_partition(self, table: pa.Table) -> Iterator[tuple[tuple[str | None, ...], pa.Table]]:
         if not table.num_rows:
@@ -182,6 +195,11 @@ class _OpenFile:
 def write_files(frame: DataFrame, writer: FileWriter) -> list[WrittenFile]:
     """Write the rows of `frame` on the executors; the driver receives the files' names only."""
     return [WrittenFile.of(row) for row in frame.mapInArrow(writer, FILE_COLUMNS).collect()]
+
+
+def skipped_rows(count: int) -> WrittenFile:
+    """Rows that were left out are reported as a file without a path."""
+    return WrittenFile("", 0, count, {}, "", 0)
 
 
 def as_row(file: WrittenFile) -> dict[str, Any]:
