@@ -221,7 +221,7 @@ def verdicts(samples: Samples) -> list[tuple[Bar, float, bool]]:
 def as_markdown(samples: Samples, about: dict[str, Any]) -> str:
     lines = [
         f"Measured on {about['date']} with `{about['command']}` on {machine()['description']},",
-        f"pyspark {SPARK_VERSION}; medians of {about['rounds']} interleaved rounds for the bars, one round for the matrix.",
+        f"pyspark {SPARK_VERSION}; medians of {about['rounds']} interleaved rounds, one round for the matrix.",
         *([] if about["scale"] == 1 else ["", "**A trial with small sizes; not to be quoted.**"]),
         "",
         "| bar | ratio | needed | |",
