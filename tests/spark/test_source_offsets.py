@@ -42,7 +42,9 @@ def test_a_rate_never_passes_the_end_and_always_moves(lengths: list[int], limit:
 
 @settings(deadline=None)
 @given(sizes, st.none() | st.integers(1, 40), st.none() | st.integers(1, 2000))
-def test_split_ranges_cover_everything_once(lengths: list[int], at_least: int | None, at_most: int | None) -> None:
+def test_split_ranges_cover_everything_once(
+    lengths: list[int], at_least: int | None, at_most: int | None
+) -> None:
     whole = ranges_of(lengths)
     cut = split_ranges(whole, at_least, at_most)
     covered = [(each.where, offset) for each in cut for offset in range(each.start, each.end)]

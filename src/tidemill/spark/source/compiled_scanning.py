@@ -19,8 +19,8 @@ _SIGN_OFF = np.int64(0x7FFF_FFFF_FFFF_FFFF)
 _COLUMNS = len(Fields._fields)
 
 
-@njit(cache=True, nogil=True, inline="always")  # type: ignore[untyped-decorator]
-def _varint(buffer: Bytes, position: int, end: int) -> tuple[int, int]:
+@njit(cache=True, nogil=True, inline="always")
+def _varint(buffer: Bytes, position: int, end: int) -> tuple[np.int64, int]:
     """The number and the position behind it, which is beyond `end` when it is cut off."""
     value = np.int64(0)
     shift = np.int64(0)
@@ -34,7 +34,7 @@ def _varint(buffer: Bytes, position: int, end: int) -> tuple[int, int]:
     return np.int64(0), end + 1
 
 
-@njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
+@njit(cache=True, nogil=True)
 def _fill(
     buffer: Bytes, starts: Numbers, ends: Numbers, counts: Numbers, offsets: Numbers, times: Numbers, out: Any
 ) -> int:

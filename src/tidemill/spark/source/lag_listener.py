@@ -19,7 +19,7 @@ import json
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from pyspark.sql.streaming import StreamingQueryListener
+from pyspark.sql.streaming.listener import StreamingQueryListener
 
 from tidemill.spark.client.cluster import TopicPartition
 from tidemill.spark.source.offsets import PartitionOffsets, from_json

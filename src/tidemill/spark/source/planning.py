@@ -32,7 +32,7 @@ from tidemill.spark.source.settings import Limit, SourceSettings
 logger = logging.getLogger(__name__)
 
 
-class ReadTask(InputPartition):  # type: ignore[misc]
+class ReadTask(InputPartition):
     """One range for one task, with the leader's address so that the task need not ask for it."""
 
     def __init__(self, offsets: OffsetRange, leader: str, topic_id: bytes = b"") -> None:
@@ -196,13 +196,10 @@ class Planner:
         ids: dict[str, bytes] = {}
         if self.settings.segment_directories and cut:
             ids = self.cluster.topic_ids(sorted({each.where.topic for each in cut}))
-        find = self.cluster.retrying
-        return [
-            ReadTask(
-                each, find(lambda each=each: self.cluster.leader(each.where)), ids.get(each.where.topic, b"")
-            )  # type: ignore[misc]
-            for each in cut
-        ]
+        return [ReadTask(each, self._leader(each.where), ids.get(each.where.topic, b"")) for each in cut]
+
+    def _leader(self, where: TopicPartition) -> str:
+        return self.cluster.retrying(lambda: self.cluster.leader(where))
 
     def report_loss(self, message: str) -> None:
         if self.settings.fails_on_data_loss:

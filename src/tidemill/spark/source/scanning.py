@@ -115,7 +115,7 @@ def _record_bounds(buffer: Bytes, pieces: Pieces) -> tuple[Numbers, Numbers]:
     """Where each record's attributes stand, and where it ends."""
     starts: list[int] = []
     ends: list[int] = []
-    data = memoryview(buffer)
+    data = buffer.data
     for piece, (start, end, count) in enumerate(zip(*(a.tolist() for a in pieces[:3]), strict=True)):
         try:
             reached = _walk(data, start, count, starts, ends)
