@@ -200,7 +200,7 @@ def test_events_survive_a_line_that_was_cut_off(tmp_path: Path) -> None:
 
 def test_the_report_is_well_formed_and_escapes_what_it_shows(tmp_path: Path) -> None:
     state = finished_state(tmp_path)
-    state.end("failed", "<script>alert(1)</script>")
+    state.end("failed", error="<script>alert(1)</script>")
     status = state.read()
     assert status is not None
     tables = [SummaryTable("Why & where", ["reason", "letters"], [["<b>", 1200], [None, 2.5]])]

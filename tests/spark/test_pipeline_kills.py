@@ -1,8 +1,4 @@
-"""kill -9 of a driver at every step of the lake commit: the tables hold what the topic holds, once.
-
-A driver takes seconds to start, so one chain of drivers works through all steps: each is killed at the next step, and
-the one after it takes over from the checkpoint. Batches are small, so that every driver dies in another batch.
-"""
+"""kill -9 of a driver at every step of the lake commit, and a signal that lets it finish its batch."""
 
 from __future__ import annotations
 
@@ -13,72 +9,35 @@ import sys
 from pathlib import Path
 
 from cluster_under_test import Cluster
+from lake_kills import (
+    BAD_VALUES,
+    CONFIGURATION,
+    DRIVER_SECONDS,
+    GOOD_IDS,
+    STEPS,
+    kill_at_every_step,
+    send_good_and_bad,
+)
 from pipeline_process import driver_environment
 from pipelines import send, table_rows
 from waiting import wait_until
 
-ROOT = Path(__file__).resolve().parents[2]
-DRIVER = ROOT / "tests" / "support" / "killed_driver.py"
-MESSAGES = 60
-DRIVER_SECONDS = 120
-DELTA_STEPS = ("table-ready", "files-written", "committed", "rows-done", "dead-letters-done")
-
-
-def drive(config: Path, state: Path, deaths: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, str(DRIVER), str(config), str(state), deaths]
-    return subprocess.run(
-        command,
-        env=driver_environment(),
-        capture_output=True,
-        text=True,
-        timeout=DRIVER_SECONDS,
-        check=False,
-    )
-
 
 def configuration(folder: Path, bootstrap: str, topic: str) -> Path:
     path = folder / "job.toml"
-    path.write_text(f"""
-job = "archive"
-name = "killed"
-checkpoint = "checkpoint"
-[source]
-bootstrap = "{bootstrap}"
-topics = ["{topic}"]
-max_messages_per_batch = 8
-[value]
-format = "json"
-columns = {{ id = "bigint" }}
-[table]
-path = "rows"
-[dead_letters]
-path = "bad"
-[progress]
-report = false
-[spark]
-spark.sql.shuffle.partitions = 1
-spark.driver.memory = "1g"
-""")
+    table, dead_letters = 'path = "rows"', 'path = "bad"'
+    path.write_text(
+        CONFIGURATION.format(bootstrap=bootstrap, topic=topic, table=table, dead_letters=dead_letters)
+    )
     return path
 
 
 def test_every_step_survives_the_death_of_the_driver(cluster: Cluster, tmp_path: Path) -> None:
     topic = cluster.topic(partitions=2)
-    messages = [
-        {"partition": number % 2, "value": b"bad %d" % number if number % 5 == 0 else {"id": number}}
-        for number in range(MESSAGES)
-    ]
-    send(cluster.bootstrap, topic, messages)
-    config, state = configuration(tmp_path, cluster.bootstrap, topic), tmp_path / "state"
-    for step in DELTA_STEPS:
-        ended = drive(config, state, f'{{"{step}": 2}}')
-        assert ended.returncode == -signal.SIGKILL, (step, ended.stderr[-3000:])
-    ended = drive(config, state, "{}")
-    assert ended.returncode == 0, ended.stderr[-3000:]
-    expected = [number for number in range(MESSAGES) if number % 5]
-    assert sorted(row[0] for row in table_rows(tmp_path / "rows", "id")) == expected
-    bad = sorted(row[0] for row in table_rows(tmp_path / "bad", "value"))
-    assert bad == sorted(b"bad %d" % number for number in range(0, MESSAGES, 5))
+    send_good_and_bad(cluster.bootstrap, topic)
+    kill_at_every_step(configuration(tmp_path, cluster.bootstrap, topic), STEPS)
+    assert sorted(row[0] for row in table_rows(tmp_path / "rows", "id")) == GOOD_IDS
+    assert sorted(row[0] for row in table_rows(tmp_path / "bad", "value")) == BAD_VALUES
 
 
 def test_a_signal_finishes_the_batch_that_runs(cluster: Cluster, topic: str, tmp_path: Path) -> None:

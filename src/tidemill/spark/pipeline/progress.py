@@ -1,9 +1,9 @@
 """Progress of a running pipeline: Spark's own reports, completed with lag and rows, for the status and for people.
 
-Spark tells a listener about every micro-batch. `ProgressListener` turns that into `QueryFacts`, asks how far
-behind the query is, and hands it to the state and to a display:
+`ProgressWatch` reads Spark's report of every micro-batch, asks how far behind the query is, and hands both to the
+state and to a display:
 
-    orders-archive archive: batch 12, 50,000 messages in 1.9 s (26,300/s), 150,000 behind
+    orders-archive archive: batch 12, 650,000 messages so far, 1.9 s (26,300/s), 150,000 behind
 
 On a terminal each query has a bar that fills as the backlog shrinks; in a pipe or a log each batch is a line.
 """
@@ -13,19 +13,12 @@ from __future__ import annotations
 import threading
 from typing import TYPE_CHECKING, Any, Protocol, TextIO
 
-from pyspark.sql.streaming.listener import StreamingQueryListener
-
 from tidemill.spark.pipeline.lag import Lag
 from tidemill.spark.pipeline.state import PipelineState, QueryFacts
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-    from pyspark.sql.streaming.listener import (
-        QueryIdleEvent,
-        QueryProgressEvent,
-        QueryStartedEvent,
-        QueryTerminatedEvent,
-    )
+    from pyspark.sql.streaming.query import StreamingQuery
 
     from tidemill.spark.jobs.job import BatchResult
 
@@ -85,7 +78,7 @@ class BarDisplay:
 
 
 def sentence(facts: QueryFacts) -> str:
-    """`batch 12, 50,000 messages in 1.9 s (26,300/s), 150,000 behind, 3 bad`"""
+    """`batch 12, 650,000 messages so far, 1.9 s (26,300/s), 150,000 behind, 3 bad`"""
     seconds = facts.batch_ms / 1000
     text = f"batch {facts.batch_id}, {facts.messages:,} messages so far, {seconds:.1f} s"
     text += f" ({facts.messages_per_second:,.0f}/s)"
@@ -94,21 +87,17 @@ def sentence(facts: QueryFacts) -> str:
     return text + (f", {facts.bad_rows:,} bad" if facts.bad_rows else "")
 
 
-class ProgressListener(StreamingQueryListener):
-    """Hears of every micro-batch of the session; called by Spark in a thread of its own."""
+class ProgressWatch:
+    """Follows queries by asking: Spark's listeners speak later, sometimes after the query has ended."""
 
     def __init__(self, state: PipelineState, display: Display, lag: Lag | None) -> None:
         self._state, self._display, self._lag = state, display, lag
         self._facts: dict[str, QueryFacts] = {}
-        self._names: dict[str, str] = {}
+        self._seen: dict[str, str] = {}
         self._lock = threading.Lock()
 
-    def follow(self, query_id: str, name: str) -> None:
-        """Queries that were not named here belong to somebody else."""
-        self._names[query_id] = name
-
     def wrote(self, name: str, result: BatchResult) -> None:
-        """What a batch put into tables; comes before Spark's report of the same batch."""
+        """What a batch put into tables; called in the thread of the query, before Spark reports the batch."""
         with self._lock:
             facts = self._of(name)
             facts.rows += result.rows
@@ -117,36 +106,36 @@ class ProgressListener(StreamingQueryListener):
     def _of(self, name: str) -> QueryFacts:
         return self._facts.setdefault(name, QueryFacts())
 
-    def onQueryStarted(self, event: QueryStartedEvent) -> None:  # noqa: N802 - Spark's name
-        pass
+    def look(self, name: str, query: StreamingQuery) -> None:
+        """Take note of every batch that has ended since the last look."""
+        newest = query.lastProgress
+        if newest is None or newest["timestamp"] <= self._seen.get(name, ""):
+            return
+        seen = self._seen.get(name, "")
+        for progress in query.recentProgress:
+            if progress["timestamp"] > seen:
+                self._seen[name] = progress["timestamp"]
+                self._ended(name, progress)
 
-    def onQueryProgress(self, event: QueryProgressEvent) -> None:  # noqa: N802 - Spark's name
-        progress = event.progress
-        name = self._names.get(str(progress.id))
-        if name is None or progress.numInputRows == 0:
+    def _ended(self, name: str, progress: Any) -> None:
+        """Spark also reports that nothing came; such reports, and batches that only close windows, have no messages."""
+        if not progress["numInputRows"]:
             return
         behind = self._behind(progress)
         with self._lock:
             facts = self._of(name)
-            facts.batch_id, facts.batches = progress.batchId, facts.batches + 1
-            facts.messages += progress.numInputRows
-            facts.messages_per_second = round(progress.processedRowsPerSecond or 0.0, 1)
-            facts.batch_ms, facts.behind = progress.batchDuration, behind
-            self._state.batch(
-                name, facts, batch_messages=progress.numInputRows, steps_ms=dict(progress.durationMs)
-            )
+            facts.batch_id, facts.batches = progress["batchId"], facts.batches + 1
+            facts.messages += progress["numInputRows"]
+            facts.messages_per_second = round(progress["processedRowsPerSecond"] or 0.0, 1)
+            facts.batch_ms, facts.behind = progress["batchDuration"], behind
+            steps_ms = dict(progress["durationMs"])
+            self._state.batch(name, facts, batch_messages=progress["numInputRows"], steps_ms=steps_ms)
             self._display.batch(name, facts)
 
     def _behind(self, progress: Any) -> int | None:
-        if self._lag is None or not progress.sources:
+        if self._lag is None or not progress["sources"]:
             return None
-        return self._lag.behind(progress.sources[0].endOffset)
-
-    def onQueryIdle(self, event: QueryIdleEvent) -> None:  # noqa: N802 - Spark's name
-        pass
-
-    def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:  # noqa: N802 - Spark's name
-        pass
+        return self._lag.behind(progress["sources"][0]["endOffset"])
 
     def totals(self) -> dict[str, QueryFacts]:
         with self._lock:

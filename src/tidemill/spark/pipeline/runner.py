@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 from tidemill.spark.jobs.job import BatchResult, Flow, Inputs
 from tidemill.spark.pipeline.lag import Lag
-from tidemill.spark.pipeline.progress import Display, ProgressListener, TaskWatch
+from tidemill.spark.pipeline.progress import Display, ProgressWatch, TaskWatch
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -60,7 +60,7 @@ class Runner:
         self._inputs = Inputs(spark, config)
         source = config["source"]
         self._lag = Lag(source["bootstrap"], source["options"]) if config["progress"]["lag"] else None
-        self._listener = ProgressListener(state, display, self._lag)
+        self._watch = ProgressWatch(state, display, self._lag)
 
     def run(self) -> str:
         """How it ended; the state and the report say the same."""
@@ -68,13 +68,13 @@ class Runner:
         try:
             ended = self._run_flows() if self._config.job.is_streaming else self._run_batch()
         except BaseException as error:
-            self._state.end("failed", first_sentence(error))
+            self._state.end("failed", self._watch.totals(), first_sentence(error))
             raise
         finally:
             self._display.close()
             if self._lag is not None:
                 self._lag.close()
-        self._state.end(ended)
+        self._state.end(ended, self._watch.totals())
         return ended
 
     # -- one batch ----------------------------------------------------------------------------------------
@@ -84,8 +84,8 @@ class Runner:
         started = time.monotonic()
         with TaskWatch(self._spark, self._display):
             result = self._config.job.run(self._inputs)
-        self._listener.wrote(self._config.job.name, result)
-        facts = self._listener.totals()[self._config.job.name]
+        self._watch.wrote(self._config.job.name, result)
+        facts = self._watch.totals()[self._config.job.name]
         facts.batch_id, facts.batches, facts.messages = 0, 1, result.rows
         facts.batch_ms = int((time.monotonic() - started) * 1000)
         self._state.batch(self._config.job.name, facts, batch_messages=result.rows)
@@ -95,15 +95,14 @@ class Runner:
 
     def _run_flows(self) -> str:
         assert self._config.job.flows is not None
-        self._spark.streams.addListener(self._listener)
-        queries: list[StreamingQuery] = []
+        queries: dict[str, StreamingQuery] = {}
         try:
             for flow in self._config.job.flows(self._inputs):
-                queries.append(self._start(flow))
+                queries[flow.name] = self._start(flow)
             self._wait(queries)
         finally:
-            self._end(queries)
-            self._spark.streams.removeListener(self._listener)
+            self._look(queries)
+            self._end(list(queries.values()))
         return "stopped" if self.stop.is_set() else "finished"
 
     def _start(self, flow: Flow) -> StreamingQuery:
@@ -115,11 +114,8 @@ class Runner:
         else:
             writer = writer.trigger(processingTime=f"{trigger['interval_seconds']} seconds")
         if flow.topic is not None:
-            query = writer.format("tidemill").options(**flow.topic).start()
-        else:
-            query = writer.foreachBatch(self._batch_function(flow)).start()
-        self._listener.follow(str(query.id), flow.name)
-        return query
+            return writer.format("tidemill").options(**flow.topic).start()
+        return writer.foreachBatch(self._batch_function(flow)).start()
 
     def _batch_function(self, flow: Flow) -> Callable[[DataFrame, int], None]:
         def batch(frame: DataFrame, batch_id: int) -> None:
@@ -129,18 +125,23 @@ class Runner:
             query_id = frame.sparkSession.sparkContext.getLocalProperty("sql.streaming.queryId")
             assert query_id is not None, "Spark names the query of every batch"
             result: BatchResult = flow.write(frame, query_id, batch_id)
-            self._listener.wrote(flow.name, result)
+            self._watch.wrote(flow.name, result)
 
         return batch
 
-    def _wait(self, queries: list[StreamingQuery]) -> None:
-        while any(query.isActive for query in queries) and not self.stop.is_set():
-            self._check(queries)
+    def _wait(self, queries: dict[str, StreamingQuery]) -> None:
+        while any(query.isActive for query in queries.values()) and not self.stop.is_set():
+            self._check(list(queries.values()))
+            self._look(queries)
             time.sleep(POLL_SECONDS)
         if self.stop.is_set():
             self._state.event("stopping")
-            self._let_batches_end(queries)
-        self._check(queries)
+            self._let_batches_end(list(queries.values()))
+        self._check(list(queries.values()))
+
+    def _look(self, queries: dict[str, StreamingQuery]) -> None:
+        for name, query in queries.items():
+            self._watch.look(name, query)
 
     def _let_batches_end(self, queries: list[StreamingQuery]) -> None:
         deadline = time.monotonic() + PATIENCE_SECONDS

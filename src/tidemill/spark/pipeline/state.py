@@ -82,8 +82,12 @@ class PipelineState:
         self._save()
         self.event("batch", query=query, **dataclasses.asdict(facts), **more)
 
-    def end(self, state: str, error: str | None = None) -> None:
+    def end(self, state: str, totals: dict[str, QueryFacts] | None = None, error: str | None = None) -> None:
+        """`totals` are the last facts: a batch that only closed windows came after the last report."""
         assert state in OVER, state
+        self.status["queries"] |= {
+            query: dataclasses.asdict(facts) for query, facts in (totals or {}).items()
+        }
         self.status |= {"state": state, "ended": time.time()} | ({"error": error} if error else {})
         self._save()
         self.event(state, **({"error": error} if error else {}))
