@@ -166,12 +166,13 @@ class Drivers:
 
 
 def serve() -> None:
-    import pyarrow.compute  # noqa: F401
+    import pyarrow as pa
     from pyspark.sql import types  # noqa: F401
 
     import tidemill.spark.sink.publication
     import tidemill.spark.sink.tasks  # noqa: F401
 
+    pa.RecordBatch.from_pydict({"value": ["the first one imports pandas"]})
     for line in sys.stdin:
         question = json.loads(line)
         if "wait" in question:
