@@ -31,6 +31,7 @@ SETTINGS = {
     "spark.sql.streaming.checkpointFileManagerClass": CHECKPOINTS,
     "spark.sql.streaming.noDataProgressEventInterval": "200",
     "spark.sql.streaming.stopTimeout": "20s",
+    "spark.python.authenticate.socketTimeout": "120s",
 }
 
 
