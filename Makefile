@@ -12,6 +12,7 @@ WORKLOADS ?=
 SIMULATION ?=
 SEEDS ?= 10000
 SEED ?=
+SPARK_PORT ?= 7077
 
 # The newest Python on the machine that is new enough; a candidate counts only if it really runs.
 FIND_PYTHON = for candidate in python3.13 python3.12 python3.11 python3; do \
@@ -36,10 +37,10 @@ define install
 	touch $(1)
 endef
 
-.PHONY: help run test check lint bench interop faults simulate clean
+.PHONY: help run test check lint bench interop faults simulate spark-cluster clean
 
 help:  ## list the targets
-	@grep -hE '^[a-z]+:.*##' Makefile | sed -E 's/^([a-z]+):.*## /  make \1\t/' | expand -t 18
+	@grep -hE '^[a-z-]+:.*##' Makefile | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 22
 
 $(VENV)/.run: pyproject.toml
 	$(call install,$@,.)
@@ -79,6 +80,9 @@ faults: $(VENV)/.dev  ## kill, stall and tear for some minutes longer than make 
 
 simulate: $(VENV)/.dev  ## 10,000 seeds of every simulation (SIMULATION=transactions, SEEDS=100000, SEED=42)
 	@$(BIN)/python tests/support/simulate.py $(SIMULATION) --seeds $(SEEDS) $(if $(SEED),--seed $(SEED))
+
+spark-cluster: $(VENV)/.dev  ## start a standalone Spark cluster (a master, two workers) on this machine
+	@exec $(BIN)/tidemill pipeline cluster --workers 2 --port $(SPARK_PORT)
 
 bench: $(VENV)/.bench  ## measure side by side with Apache Kafka (WORKLOADS="W1 W4", OPTIONS=--quick)
 	$(BIN)/python tests/support/kafka_jars.py

@@ -10,6 +10,7 @@ from tidemill.cli.consume import consume
 from tidemill.cli.doctor import doctor
 from tidemill.cli.groups import app as group_commands
 from tidemill.cli.log import app as log_commands
+from tidemill.cli.pipeline import app as pipeline_commands
 from tidemill.cli.produce import produce
 from tidemill.cli.topics import app as topic_commands
 from tidemill.cli.transactions import app as transaction_commands
@@ -28,6 +29,7 @@ app.command()(consume)
 app.add_typer(group_commands, name="groups")
 app.add_typer(transaction_commands, name="transactions")
 app.add_typer(log_commands, name="log")
+app.add_typer(pipeline_commands, name="pipeline")
 app.command()(doctor)
 
 

@@ -34,8 +34,8 @@ ZERO_UUID = bytes(16)
 MAX_TAGGED_FIELDS = 1_000
 """More tagged fields than this in one struct are an attack: Kafka's largest struct has seven."""
 MAX_ELEMENTS = 100_000
-_TOO_MANY = "too many array elements in one message"
 """Array elements of one message, all its arrays together: more would hold up everybody else."""
+_TOO_MANY = "too many array elements in one message"
 
 Reader = Callable[[Any, int], tuple[Any, int]]
 Writer = Callable[[bytearray, Any], None]

@@ -1,0 +1,184 @@
+"""One connection to one broker: requests out, answers in, in order.
+
+    connection = Connection("127.0.0.1:9092", settings)
+    connection.call(MetadataRequest(topics=None)).brokers
+
+`send` and `receive` are the two halves of `call`: whoever reads a partition sends the next fetch before it
+looks at the last answer. The first exchange asks for the versions that the broker speaks; after that each
+request goes out in the newest version both sides know. TLS and SASL happen before it.
+
+Limits: blocking, one thread at a time; no retries (see `cluster`). A connection that failed once is closed
+and stays so.
+"""
+
+from __future__ import annotations
+
+import collections
+import socket
+import ssl
+import struct
+from typing import Any, NamedTuple
+
+from tidemill.spark.client.apis import API_VERSIONS_KEY, APIS
+from tidemill.spark.client.settings import ClientSettings, TlsSettings
+from tidemill.spark.errors import BrokerUnavailable
+from tidemill.wire.frames import skip_tagged_fields
+from tidemill.wire.messages.api_versions import ApiVersionsRequest
+from tidemill.wire.schema import Message, decode, encode_into, write_unsigned_varint
+
+_SIZE = struct.Struct(">i")
+_HEADER = struct.Struct(">ihhih")
+LARGEST_FRAME = 512 << 20
+CONNECT_TIMEOUT_SECONDS = 10.0
+
+
+class _Pending(NamedTuple):
+    correlation_id: int
+    request: type[Message]
+    version: int
+
+
+def split_address(address: str) -> tuple[str, int]:
+    host, _, port = address.rpartition(":")
+    return host.strip("[]"), int(port)
+
+
+class Connection:
+    """A socket on which whole messages travel."""
+
+    def __init__(self, address: str, settings: ClientSettings) -> None:
+        self.address = address
+        self.settings = settings
+        self.is_closed = False
+        self._pending: collections.deque[_Pending] = collections.deque()
+        self._next_correlation_id = 1
+        self._versions: dict[int, tuple[int, int]] = {}
+        self._socket = self._open()
+        try:
+            if settings.sasl is not None:
+                from tidemill.spark.client.sasl import authenticate
+
+                authenticate(self, settings.sasl)
+            self._ask_versions()
+        except BaseException:
+            self.close()
+            raise
+
+    def _open(self) -> socket.socket:
+        host, port = split_address(self.address)
+        try:
+            plain = socket.create_connection((host, port), CONNECT_TIMEOUT_SECONDS)
+            plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            plain.settimeout(self.settings.request_timeout_ms / 1000)
+            if self.settings.tls is None:
+                return plain
+            return _tls_context(self.settings.tls).wrap_socket(plain, server_hostname=host)
+        except OSError as error:
+            raise BrokerUnavailable(f"no connection to {self.address}: {error}") from error
+
+    def _ask_versions(self) -> None:
+        answer = self.call(
+            ApiVersionsRequest(client_software_name="tidemill", client_software_version="0"), 0
+        )
+        self._versions = {api.api_key: (api.min_version, api.max_version) for api in answer.api_keys}
+
+    def close(self) -> None:
+        self.is_closed = True
+        if hasattr(self, "_socket"):
+            self._socket.close()
+
+    # -- messages -----------------------------------------------------------------------------------------
+
+    def call(self, request: Message, version: int | None = None) -> Any:
+        self.send(request, version)
+        return self.receive()
+
+    def version_of(self, request: type[Message]) -> int:
+        """The newest version that we and the broker speak."""
+        api = APIS[request]
+        if api.key not in self._versions:
+            raise BrokerUnavailable(f"{self.address} does not know {request.__name__}")
+        oldest, newest = self._versions[api.key]
+        version = min(api.newest, newest)
+        if version < max(oldest, request.VERSIONS[0]):
+            raise BrokerUnavailable(f"{self.address} speaks {request.__name__} only from version {oldest}")
+        return version
+
+    def send(self, request: Message, version: int | None = None, *, is_answered: bool = True) -> None:
+        """Send without waiting; `is_answered=False` for a produce with acks=0."""
+        version = self.version_of(type(request)) if version is None else version
+        frame = _encode(request, version, self._next_correlation_id, self.settings.client_id)
+        if is_answered:
+            self._pending.append(_Pending(self._next_correlation_id, type(request), version))
+        self._next_correlation_id += 1
+        self.send_frame(frame)
+
+    def receive(self) -> Any:
+        """The answer to the oldest request that has none yet."""
+        pending = self._pending.popleft()
+        frame = self.receive_frame()
+        (correlation_id,) = _SIZE.unpack_from(frame)
+        if correlation_id != pending.correlation_id:
+            self.close()
+            raise BrokerUnavailable(f"{self.address} answered out of order")
+        position = 4
+        api = APIS[pending.request]
+        if pending.version >= pending.request.FLEXIBLE and api.key != API_VERSIONS_KEY:
+            position = skip_tagged_fields(frame, position)
+        return decode(api.response, pending.version, frame, position)  # type: ignore[arg-type]
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether an answer is due."""
+        return bool(self._pending)
+
+    # -- frames -------------------------------------------------------------------------------------------
+
+    def send_frame(self, frame: bytes | bytearray) -> None:
+        """Bytes that already begin with their size."""
+        try:
+            self._socket.sendall(frame)
+        except OSError as error:
+            self.close()
+            raise BrokerUnavailable(f"{self.address} took no request: {error}") from error
+
+    def receive_frame(self) -> memoryview:
+        (size,) = _SIZE.unpack(self._receive_exactly(4))
+        if not 4 <= size <= LARGEST_FRAME:
+            self.close()
+            raise BrokerUnavailable(f"{self.address} announced an answer of {size} bytes")
+        return self._receive_exactly(size)
+
+    def _receive_exactly(self, size: int) -> memoryview:
+        view = memoryview(bytearray(size))
+        done = 0
+        try:
+            while done < size:
+                received = self._socket.recv_into(view[done:], size - done)
+                if not received:
+                    raise ConnectionError("it closed the connection")
+                done += received
+        except OSError as error:
+            self.close()
+            raise BrokerUnavailable(f"{self.address} gave no answer: {error}") from error
+        return view
+
+
+def _encode(request: Message, version: int, correlation_id: int, client_id: str) -> bytearray:
+    name = client_id.encode()
+    out = bytearray(_HEADER.pack(0, APIS[type(request)].key, version, correlation_id, len(name)))
+    out += name
+    if version >= type(request).FLEXIBLE:
+        write_unsigned_varint(out, 0)
+    encode_into(out, request, version)
+    _SIZE.pack_into(out, 0, len(out) - 4)
+    return out
+
+
+def _tls_context(tls: TlsSettings) -> ssl.SSLContext:
+    context = ssl.create_default_context(cafile=tls.ca_file, cadata=tls.ca_text)
+    if not tls.is_host_checked:
+        context.check_hostname = False
+    if tls.certificate_file:
+        context.load_cert_chain(tls.certificate_file, tls.key_file, tls.key_password)
+    return context

@@ -1,0 +1,34 @@
+"""How to reach a cluster: plain values that travel to Spark's executors by pickle."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+
+class TlsSettings(NamedTuple):
+    """Certificates as PEM; without any, the authorities of the machine are trusted."""
+
+    ca_file: str | None = None
+    ca_text: str | None = None
+    certificate_file: str | None = None
+    key_file: str | None = None
+    key_password: str | None = None
+    is_host_checked: bool = True
+
+
+class SaslSettings(NamedTuple):
+    mechanism: str
+    username: str
+    password: str
+
+    def __repr__(self) -> str:
+        """Without the password: settings end up in error messages and logs."""
+        return f"SaslSettings({self.mechanism}, {self.username})"
+
+
+class ClientSettings(NamedTuple):
+    bootstrap: tuple[str, ...]
+    client_id: str = "tidemill-spark"
+    request_timeout_ms: int = 30_000
+    tls: TlsSettings | None = None
+    sasl: SaslSettings | None = None

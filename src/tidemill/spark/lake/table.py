@@ -1,0 +1,111 @@
+"""What a lake table can do, whatever its format, and how a configuration names one.
+
+    table = open_table("delta", "lake/orders", partition_by=("day",))
+    table.ensure(schema)                                # made, or grown by new columns
+    table.is_committed("7f1c…", 12)                     # has batch 12 of that query been put in?
+    table.commit(Change("7f1c…", 12, added=files))      # all of it or nothing, once
+
+The pair (application, batch) is Spark's query id, which lives in the checkpoint, and its batch id. A new
+checkpoint is a new query: it is not mistaken for the old one.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from pyspark.sql.types import StructType
+
+    from tidemill.spark.lake.files import FileWriter, WrittenFile
+
+FORMATS = ("delta", "parquet", "iceberg")
+
+
+class LakeError(Exception):
+    """A table that cannot do what was asked, with what to do instead."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Change:
+    """One batch as a change of a table: files that come, files that go."""
+
+    application: str
+    batch_id: int
+    added: list[WrittenFile]
+    removed: list[WrittenFile] = dataclasses.field(default_factory=list)
+
+
+@dataclasses.dataclass(frozen=True)
+class Upkeep:
+    """What compaction or vacuum did, or would do."""
+
+    files_before: int
+    files_after: int
+    files_deleted: int = 0
+
+
+class LakeTable(Protocol):
+    """A table that takes each batch once."""
+
+    format: str
+    path: str
+    partition_by: tuple[str, ...]
+
+    def schema(self) -> StructType | None:
+        """Its columns; None when there is no table yet."""
+        ...
+
+    def ensure(self, schema: StructType) -> StructType:
+        """Make the table, or add the columns it lacks; its columns afterwards."""
+        ...
+
+    def is_committed(self, application: str, batch_id: int) -> bool: ...
+
+    def writer(self, schema: StructType) -> FileWriter:
+        """What executors need to write files for this table."""
+        ...
+
+    def commit(self, change: Change) -> bool:
+        """Put the change in, unless its batch is in already (False)."""
+        ...
+
+    def root(self) -> str:
+        """Where `files` are, for executors."""
+        ...
+
+    def files(self) -> list[WrittenFile]:
+        """The files that make up the table now, with the partition values that are not inside them."""
+        ...
+
+    def compact(self, target_bytes: int) -> Upkeep:
+        """Join small files."""
+        ...
+
+    def vacuum(self, older_than_hours: float, dry_run: bool) -> Upkeep:
+        """Delete files that no version within the retention names."""
+        ...
+
+
+def open_table(
+    format: str,
+    path: str,
+    partition_by: tuple[str, ...] = (),
+    options: Mapping[str, str] | None = None,
+) -> LakeTable:
+    """A handle; nothing is created before `ensure`."""
+    settings = dict(options or {})
+    if format == "delta":
+        from tidemill.spark.lake.delta import DeltaLakeTable
+
+        return DeltaLakeTable(path, partition_by, settings)
+    if format == "parquet":
+        from tidemill.spark.lake.parquet import ParquetTable
+
+        return ParquetTable(path, partition_by)
+    if format == "iceberg":
+        from tidemill.spark.lake.iceberg import IcebergTable
+
+        return IcebergTable(path, partition_by, settings)
+    raise LakeError(f"format {format!r} is unknown; allowed are {', '.join(FORMATS)}")

@@ -1,0 +1,1 @@
+"""Running jobs: configuration, session, progress, events, status, report. `runner` ties them together."""

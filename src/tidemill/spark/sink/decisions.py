@@ -1,0 +1,169 @@
+"""The decision record: the one fact that says whether a batch was published.
+
+It is a record of the compacted topic `tidemill.spark.commits`, written in the transaction that publishes the batch, so
+rows and decision become visible together or not at all.
+
+    key     <query id>/<batch id>
+    value   {"version": 1, "query": "5d6c…", "batch": 17, "records": 1200, "tasks": 4, "timestamp_ms": 1763430000000,
+             "topics": {"orders": {"0": 400, "1": 800}}}
+
+Batches of a query are decided in order, so the newest decision answers for all before it; the one that is
+`KEPT_DECISIONS` older is removed by a tombstone in the same transaction.
+
+Reading does not use read_committed: its end, the last stable offset, is held back by *any* open transaction in the
+partition, also by one of another query whose driver died, and a decision behind it would not be seen. Instead the
+markers are read: a record counts when the commit marker of its producer follows. The reader has begun a transaction of
+this query before, so each of the query's records has its marker.
+
+    newest_decision(cluster, "5d6c…", patience_ms=120_000)      # 17, or -1 when the query has none
+
+A query's last decision is usually near the end of the partition: the last `TAIL_OFFSETS` offsets are read first, the
+whole partition only when they hold none.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+import time
+from collections.abc import Iterator, Mapping
+from typing import NamedTuple
+
+from tidemill.model.errors import ErrorCode, TidemillError
+from tidemill.spark.client.cluster import EARLIEST, LATEST, BrokerError, Cluster, TopicPartition, check
+from tidemill.spark.sink.batching import Batch
+from tidemill.spark.sink.topics import COMMITS
+from tidemill.spark.sink.transaction import patiently
+from tidemill.wire.batch import (
+    HEADER_SIZE,
+    BatchHeader,
+    Record,
+    build_batch,
+    iterate_headers,
+    iterate_records,
+)
+from tidemill.wire.compression import decompress
+from tidemill.wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic, PartitionData
+
+VERSION = 1
+KEPT_DECISIONS = 10
+TAIL_OFFSETS = 1_000
+_FETCH_BYTES = 4 << 20
+_LARGEST_BATCH_BYTES = 64 << 20
+_CONTROL_KEY = struct.Struct(">hh")
+_COMMIT = 1
+
+
+class Decision(NamedTuple):
+    query: str
+    batch: int
+    tasks: int
+    counts: Mapping[TopicPartition, int]
+
+    @property
+    def key(self) -> bytes:
+        return decision_key(self.query, self.batch)
+
+    def value(self, now_ms: int) -> bytes:
+        topics: dict[str, dict[str, int]] = {}
+        for where, count in sorted(self.counts.items()):
+            topics.setdefault(where.topic, {})[str(where.partition)] = count
+        fields = {
+            "version": VERSION, "query": self.query, "batch": self.batch, "records": sum(self.counts.values()),
+            "tasks": self.tasks, "timestamp_ms": now_ms, "topics": topics,
+        }  # fmt: skip
+        return json.dumps(fields, separators=(",", ":")).encode()
+
+
+def decision_key(query: str, batch: int) -> bytes:
+    return f"{query}/{batch}".encode()
+
+
+def decision_batch(decision: Decision) -> Batch:
+    """The decision as it is published, with the tombstone of the one it makes superfluous."""
+    now_ms = time.time_ns() // 1_000_000
+    records = [Record(0, now_ms, decision.key, decision.value(now_ms))]
+    if decision.batch >= KEPT_DECISIONS:
+        records.append(Record(1, now_ms, decision_key(decision.query, decision.batch - KEPT_DECISIONS), None))
+    return Batch(COMMITS, len(records), build_batch(records, leader_epoch=-1))
+
+
+def tombstone_batch(query: str, batch: int) -> Batch:
+    now_ms = time.time_ns() // 1_000_000
+    record = Record(0, now_ms, decision_key(query, batch), None)
+    return Batch(COMMITS, 1, build_batch([record], leader_epoch=-1))
+
+
+def newest_decision(cluster: Cluster, query: str, patience_ms: int) -> int:
+    """The newest batch of this query that was published, -1 when there is none.
+
+    Call it only when no transaction of the query is open: see `Transaction.begin`.
+    """
+    ends = patiently(cluster, patience_ms, lambda: _bounds(cluster))
+    first, end = ends
+    tail = max(first, end - TAIL_OFFSETS)
+    found = patiently(cluster, patience_ms, lambda: _scan(cluster, query, tail, end))
+    if found < 0 and tail > first:
+        found = patiently(cluster, patience_ms, lambda: _scan(cluster, query, first, end))
+    return found
+
+
+def _bounds(cluster: Cluster) -> tuple[int, int]:
+    first = cluster.list_offsets({COMMITS: EARLIEST}, committed=False)[COMMITS]
+    return first, cluster.list_offsets({COMMITS: LATEST}, committed=False)[COMMITS]
+
+
+def _scan(cluster: Cluster, query: str, start: int, end: int) -> int:
+    """The largest batch of the query among the committed records of these offsets."""
+    newest = -1
+    pending: dict[int, list[int]] = {}
+    for header, records in _batches(cluster, start, end):
+        if header.is_control:
+            decided = pending.pop(header.producer_id, [])
+            is_commit = _CONTROL_KEY.unpack_from(records[0].key or bytes(4))[1] == _COMMIT
+            newest = max([newest, *decided]) if is_commit else newest
+        else:
+            mine = [batch for record in records if (batch := _batch_of(record, query)) is not None]
+            pending.setdefault(header.producer_id, []).extend(mine)
+    if any(pending.values()):
+        raise TidemillError(
+            f"a decision of query {query} in {COMMITS} has no marker; its batch may be published or not"
+        )
+    return newest
+
+
+def _batch_of(record: Record, query: str) -> int | None:
+    name, _, batch = (record.key or b"").decode(errors="replace").rpartition("/")
+    return int(batch) if name == query and record.value is not None and batch.isdigit() else None
+
+
+def _batches(cluster: Cluster, start: int, end: int) -> Iterator[tuple[BatchHeader, list[Record]]]:
+    """Batches that begin before `end`, from the one that holds `start` on."""
+    position = start
+    while position < end:
+        answer = fetch_uncommitted(cluster, COMMITS, position, _FETCH_BYTES)
+        data = answer.records or b""
+        before = position
+        for place, header in iterate_headers(data):
+            body = memoryview(data)[place + HEADER_SIZE : place + header.size]
+            payload = decompress(header.compression, body, _LARGEST_BATCH_BYTES)
+            position = header.last_offset + 1
+            yield header, list(iterate_records(header, payload))
+        if position == before:
+            raise BrokerError(ErrorCode.OFFSET_NOT_AVAILABLE, f"reading {COMMITS} at offset {position}")
+
+
+def fetch_uncommitted(cluster: Cluster, where: TopicPartition, offset: int, size: int) -> PartitionData:
+    """What the leader has from this offset on, at least one batch, up to the high watermark."""
+    part = FetchPartition(partition=where.partition, fetch_offset=offset, partition_max_bytes=size)
+    request = FetchRequest(
+        max_wait_ms=500,
+        min_bytes=1,
+        max_bytes=size,
+        topics=[FetchTopic(topic=where.topic, partitions=[part])],
+    )
+    answer = cluster.connection(cluster.leader(where)).call(request)
+    check(answer.error_code, f"reading {where}")
+    found: PartitionData = answer.responses[0].partitions[0]
+    check(found.error_code, f"reading {where} at offset {offset}")
+    return found

@@ -1,0 +1,208 @@
+"""What the driver asks the cluster before it makes tasks: partitions, starts, ends, and whether anything is
+gone.
+
+    planner = Planner(settings)
+    start = planner.resolve(settings.start, is_start=True)
+    tasks = planner.tasks(start, planner.latest(start))
+
+`latest` is what a reader may see: the high watermark, or with read_committed the last stable offset. A
+broker that lags behind itself (a new leader that does not know its watermark yet) may answer less than was
+answered before; it is asked again a few times, and what was known counts if it insists, so that a query
+never goes back.
+
+Partitions that appear while a query runs are read from their beginning. Where records are gone (retention
+went over the start, a topic was deleted or made anew) `failOnDataLoss` decides: an error that says what is
+missing, or a warning and whatever is left.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+import time
+from collections.abc import Iterable
+
+from pyspark.sql.datasource import InputPartition
+
+from tidemill.spark.client.cluster import EARLIEST, LATEST, Cluster, TopicPartition
+from tidemill.spark.errors import BadOption, DataLoss
+from tidemill.spark.source.offsets import OffsetRange, PartitionOffsets, split_ranges
+from tidemill.spark.source.settings import Limit, SourceSettings
+
+logger = logging.getLogger(__name__)
+
+
+class ReadTask(InputPartition):
+    """One range for one task, with the leader's address so that the task need not ask for it."""
+
+    def __init__(self, offsets: OffsetRange, leader: str, topic_id: bytes = b"") -> None:
+        super().__init__(f"{offsets.where} {offsets.start}..{offsets.end}")
+        self.offsets = offsets
+        self.leader = leader
+        self.topic_id = topic_id
+
+
+class Planner:
+    """The driver's view of the partitions of one read; connects when it is first asked."""
+
+    def __init__(self, settings: SourceSettings) -> None:
+        self.settings = settings
+        self._cluster: Cluster | None = None
+
+    @property
+    def cluster(self) -> Cluster:
+        if self._cluster is None:
+            self._cluster = Cluster(self.settings.client)
+        return self._cluster
+
+    def close(self) -> None:
+        if self._cluster is not None:
+            self._cluster.close()
+            self._cluster = None
+
+    # -- partitions ---------------------------------------------------------------------------------------
+
+    def assigned(self) -> list[TopicPartition]:
+        """The partitions of this read that exist now, in order."""
+        choice = self.settings.choice
+        if choice.pattern is not None:
+            matcher = re.compile(choice.pattern)
+            found = {n: p for n, p in self.cluster.partitions(None).items() if matcher.fullmatch(n)}
+        else:
+            topics = choice.topics or sorted({where.topic for where in choice.partitions})
+            found = self.cluster.partitions(list(topics))
+            self._check_topics(set(topics) - found.keys())
+        there = [TopicPartition(topic, n) for topic, numbers in sorted(found.items()) for n in numbers]
+        if not choice.partitions:
+            return there
+        self._check_topics({str(where) for where in set(choice.partitions) - set(there)})
+        return [where for where in there if where in set(choice.partitions)]
+
+    def _check_topics(self, missing: set[str]) -> None:
+        if missing:
+            option = "assign" if self.settings.choice.partitions else "subscribe"
+            raise BadOption(option, f"names {', '.join(sorted(missing))}", "topics and partitions that exist")
+
+    def known_partitions(self, known: Iterable[TopicPartition]) -> list[TopicPartition]:
+        """Like `assigned`, for a query that runs: a topic that is gone is data loss, not a wrong option."""
+        try:
+            return self.assigned()
+        except BadOption as error:
+            self.report_loss(
+                f"{error.problem[6:]} no longer exist; known: {', '.join(map(str, sorted(known)))}"
+            )
+            topics = self.settings.choice.topics or {where.topic for where in self.settings.choice.partitions}
+            found = self.cluster.partitions(sorted(topics))
+            return [TopicPartition(topic, n) for topic, numbers in sorted(found.items()) for n in numbers]
+
+    # -- offsets ------------------------------------------------------------------------------------------
+
+    def earliest(self, partitions: Iterable[TopicPartition]) -> PartitionOffsets:
+        return self._list(dict.fromkeys(partitions, EARLIEST))
+
+    def latest(self, known: PartitionOffsets) -> PartitionOffsets:
+        """The end of every partition, never before what is `known`."""
+        partitions = self.known_partitions(known) if known else self.assigned()
+        for attempt in range(1, self.settings.offset_retries + 1):
+            ends = self._list(dict.fromkeys(partitions, LATEST))
+            behind = {where: end for where, end in ends.items() if end < known.get(where, 0)}
+            if not behind or attempt == self.settings.offset_retries:
+                break
+            time.sleep(self.settings.offset_retry_interval_ms / 1000)
+        for where, end in behind.items():
+            self.report_loss(f"{where} ends at {end}, and {known[where]} was there before")
+        return ends
+
+    def _list(self, asked: PartitionOffsets) -> PartitionOffsets:
+        return self.cluster.list_offsets(asked, self.settings.reads_committed)
+
+    def resolve(self, limit: Limit, is_start: bool) -> PartitionOffsets:
+        """Numbers for a limit, for all partitions that are assigned now."""
+        partitions = self.assigned()
+        if limit.everywhere is not None:
+            return self._list(dict.fromkeys(partitions, limit.everywhere))
+        if limit.offsets is not None:
+            self._check_named(limit, limit.offsets, partitions)
+            asked = {where: offset for where, offset in limit.offsets.items() if offset < 0}
+            return {**limit.offsets, **self._list(asked)}
+        if limit.timestamps_ms is not None:
+            self._check_named(limit, limit.timestamps_ms, partitions)
+            times = limit.timestamps_ms
+        else:
+            times = dict.fromkeys(partitions, limit.timestamp_ms or 0)
+        return self._by_time(limit, times, is_start)
+
+    def _by_time(self, limit: Limit, times: PartitionOffsets, is_start: bool) -> PartitionOffsets:
+        found = self._list(times)
+        late = [where for where, offset in found.items() if offset < 0]
+        if late and is_start and not self.settings.is_latest_without_match:
+            problem = f"finds nothing at or after {times[late[0]]} in {', '.join(map(str, sorted(late)))}"
+            raise BadOption(
+                limit.option, problem, "startingOffsetsByTimestampStrategy=latest to start at the end"
+            )
+        return {**found, **self._list(dict.fromkeys(late, LATEST))}
+
+    def _check_named(self, limit: Limit, named: PartitionOffsets, partitions: list[TopicPartition]) -> None:
+        if named.keys() != set(partitions):
+            odd = ", ".join(map(str, sorted(named.keys() ^ set(partitions))))
+            raise BadOption(
+                limit.option, f"differs from the partitions at {odd}", "every partition that is read, once"
+            )
+
+    def offsets_at(self, times: PartitionOffsets) -> PartitionOffsets:
+        """The first offset at or after these times; -1 where there is none."""
+        return self._list(times)
+
+    def clip(self, end: PartitionOffsets) -> PartitionOffsets:
+        """`end`, but nowhere beyond the end of the log: what is not there cannot be read."""
+        latest = self._list(dict.fromkeys(end, LATEST))
+        for where, offset in end.items():
+            if offset > latest[where]:
+                self.report_loss(f"{where} ends at {latest[where]}, before {offset}")
+        return {where: min(offset, latest[where]) for where, offset in end.items()}
+
+    # -- tasks --------------------------------------------------------------------------------------------
+
+    def starts(self, start: PartitionOffsets, end: PartitionOffsets) -> PartitionOffsets:
+        """`start`, completed by the beginning of the partitions that only `end` has."""
+        new = [where for where in end if where not in start]
+        found = self.earliest(new)
+        for where in new:
+            if found[where] > 0:
+                self.report_loss(f"{where} is new to this query and begins at {found[where]}, not at 0")
+        return {**start, **found}
+
+    def ranges(self, start: PartitionOffsets, end: PartitionOffsets) -> list[OffsetRange]:
+        """Ranges between two offsets of a query, whole partitions."""
+        gone = [where for where in start if where not in end]
+        if gone:
+            self.report_loss(f"{', '.join(map(str, sorted(gone)))} no longer exist")
+        starts = self.starts(start, end)
+        if self.settings.segment_directories:
+            starts = self._not_before_the_log(starts)
+        return [OffsetRange(where, starts[where], end[where]) for where in sorted(end)]
+
+    def _not_before_the_log(self, starts: PartitionOffsets) -> PartitionOffsets:
+        """Files may still hold what brokers no longer serve; a broker would refuse it, so must we."""
+        first = self.earliest(starts)
+        for where, offset in starts.items():
+            if offset < first[where]:
+                self.report_loss(f"{where} begins at {first[where]}, and {offset} is wanted")
+        return {where: max(offset, first[where]) for where, offset in starts.items()}
+
+    def tasks(self, ranges: Iterable[OffsetRange]) -> list[ReadTask]:
+        """The ranges cut for Spark's tasks, with what a task needs to find its broker and its files."""
+        cut = split_ranges(ranges, self.settings.min_partitions, self.settings.max_records_per_partition)
+        ids: dict[str, bytes] = {}
+        if self.settings.segment_directories and cut:
+            ids = self.cluster.topic_ids(sorted({each.where.topic for each in cut}))
+        return [ReadTask(each, self._leader(each.where), ids.get(each.where.topic, b"")) for each in cut]
+
+    def _leader(self, where: TopicPartition) -> str:
+        return self.cluster.retrying(lambda: self.cluster.leader(where))
+
+    def report_loss(self, message: str) -> None:
+        if self.settings.fails_on_data_loss:
+            hint = "set failOnDataLoss to false to go on with what is left"
+            raise DataLoss(f"records of this query are gone: {message}; {hint}")
+        logger.warning("records of this query are gone: %s", message)

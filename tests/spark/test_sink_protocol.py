@@ -1,0 +1,155 @@
+"""The protocol of the exactly-once sink, with processes that die at each of its steps.
+
+Here the driver is a process that stages and publishes without Spark, so a death costs milliseconds and every step can
+be tried; `test_sink_kills.py` does the same to Spark itself. What counts is what a reader of committed data finds.
+"""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from sink_crashes import Drivers, committed_messages, expected_values, stage_tasks
+from sink_room import (
+    PARTITIONS,
+    QUICK_TIMEOUTS,
+    ROWS,
+    STAGED_IN_TOPIC,
+    STEPS_OF_A_BATCH,
+    Room,
+    kill_the_driver_at_every_step,
+    leave_a_transaction_of_another_query_open,
+    let_a_driver_be_too_slow,
+    overtake_a_driver,
+    restart_after_the_transaction_timed_out,
+)
+from waiting import wait_until
+
+from tidemill.spark.client.cluster import EARLIEST, BrokerError, Cluster
+from tidemill.spark.sink.decisions import KEPT_DECISIONS
+from tidemill.spark.sink.publication import DriverReplaced, publish
+from tidemill.spark.sink.staging import staged_ends
+from tidemill.spark.sink.steps import Step
+from tidemill.spark.sink.topics import COMMITS
+from tidemill.testing import SubprocessBroker
+
+
+@pytest.fixture(scope="module")
+def broker() -> Iterator[SubprocessBroker]:
+    """A broker that these tests may kill."""
+    with SubprocessBroker(settings=QUICK_TIMEOUTS) as running:
+        yield running
+
+
+@pytest.fixture
+def query() -> str:
+    return str(uuid.uuid4())
+
+
+@pytest.fixture(scope="module")
+def drivers() -> Iterator[Drivers]:
+    found = Drivers()
+    yield found
+    found.close()
+
+
+@pytest.fixture
+def room(broker: SubprocessBroker, drivers: Drivers, tmp_path: Path) -> Room:
+    topic = broker.create_topic(f"target-{uuid.uuid4().hex[:8]}", partitions=PARTITIONS)
+    return Room(broker.bootstrap, topic, drivers, tmp_path)
+
+
+@pytest.mark.parametrize("options", [STAGED_IN_TOPIC, {}], ids=["staged", "inline"])
+def test_a_driver_killed_at_any_step_and_restarted_with_other_tasks(
+    room: Room, query: str, options: dict[str, str]
+) -> None:
+    kill_the_driver_at_every_step(room, query, options)
+
+
+def test_a_broker_killed_at_any_step(broker: SubprocessBroker, room: Room, query: str) -> None:
+    for batch, step in enumerate(STEPS_OF_A_BATCH):
+        (room.plan.folder / "broker.pid").write_text(str(broker.pid))
+        room.plan.add(batch, step, "broker")
+        driver = room.start(query, batch, **STAGED_IN_TOPIC)
+        wait_until(lambda: not broker.is_running, f"the broker killed at {step}")
+        broker.restart()
+        assert room.drivers.wait(driver) == 0, step
+    assert room.committed() == expected_values(query, range(len(STEPS_OF_A_BATCH)), ROWS)
+
+
+def test_a_batch_that_is_run_again_is_skipped(room: Room, query: str) -> None:
+    settings = room.settings()
+    assert publish(settings, query, 0, stage_tasks(settings, query, 0, ROWS, tasks=2)) is True
+    assert publish(settings, query, 0, stage_tasks(settings, query, 0, ROWS, tasks=5)) is False
+    assert room.committed() == expected_values(query, [0], ROWS)
+
+
+def test_a_restart_after_the_transaction_timed_out(room: Room, query: str) -> None:
+    restart_after_the_transaction_timed_out(room, query)
+
+
+def test_a_driver_too_slow_for_its_transaction_publishes_nothing(room: Room, query: str) -> None:
+    let_a_driver_be_too_slow(room, query)
+
+
+@pytest.mark.parametrize("step", [Step.UNDECIDED, Step.OPENED, Step.PUBLISHED, Step.DECIDED])
+def test_an_older_driver_is_fenced_wherever_it_was(room: Room, query: str, step: Step) -> None:
+    overtake_a_driver(room, query, step)
+
+
+def test_a_fenced_driver_says_why(room: Room, query: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    settings = room.settings()
+
+    def overtaken(_query: str, _batch: int, step: Step) -> None:
+        if step is Step.DECIDED:
+            assert room.run(query, 0) == 0
+
+    monkeypatch.setattr("tidemill.spark.sink.publication.reached", overtaken)
+    with pytest.raises(DriverReplaced, match="another driver of this query has taken over"):
+        publish(settings, query, 0, stage_tasks(settings, query, 0, ROWS, tasks=2))
+
+
+def test_an_open_transaction_of_another_query_hides_no_decision(room: Room, query: str) -> None:
+    leave_a_transaction_of_another_query_open(room, query, dead=str(uuid.uuid4()))
+
+
+def test_decision_records_have_the_documented_form(room: Room, query: str) -> None:
+    settings = room.settings()
+    count = KEPT_DECISIONS + 2
+    for batch in range(count):
+        publish(settings, query, batch, stage_tasks(settings, query, batch, 2, tasks=2))
+    records = [
+        (message.key().decode(), message.value())
+        for message in committed_messages(room.bootstrap, COMMITS.topic, 1)
+        if message.key().decode().startswith(query)
+    ]
+    assert [key for key, value in records if value is None] == [f"{query}/0", f"{query}/1"]
+    assert [key for key, value in records if value is not None] == [f"{query}/{n}" for n in range(count)]
+    newest = [json.loads(value) for _, value in records if value is not None][-1]
+    assert newest.pop("timestamp_ms") > 1_700_000_000_000
+    assert sum(newest.pop("topics")[room.topic].values()) == 2
+    assert newest == {"version": 1, "query": query, "batch": count - 1, "records": 2, "tasks": 2}
+
+
+def test_staged_copies_are_gone_after_the_batch(room: Room, query: str) -> None:
+    settings = room.settings(**STAGED_IN_TOPIC)
+    staged = stage_tasks(settings, query, 0, ROWS, tasks=6)
+    ends = staged_ends(staged)
+    assert len(ends) == 4
+    publish(settings, query, 0, staged)
+    with Cluster(settings.client) as cluster:
+        assert cluster.list_offsets(dict.fromkeys(ends, EARLIEST), committed=False) == ends
+    assert room.committed() == expected_values(query, [0], ROWS)
+
+
+def test_staged_data_that_are_lost_fail_the_batch_and_show_nothing(room: Room, query: str) -> None:
+    settings = room.settings(**STAGED_IN_TOPIC)
+    lost = stage_tasks(settings, query, 0, ROWS, tasks=2)
+    publish(settings, str(uuid.uuid4()), 0, lost)
+    with pytest.raises(BrokerError, match="OFFSET_OUT_OF_RANGE"):
+        publish(settings, query, 0, lost)
+    assert room.committed() == expected_values(query, [0], ROWS)
+    assert all(stable == end for stable, end in room.stable_offsets())

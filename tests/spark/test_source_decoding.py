@@ -1,0 +1,218 @@
+"""Golden decode: what librdkafka wrote, decoded by the source, equals what librdkafka reads."""
+
+from __future__ import annotations
+
+import struct
+import time
+from typing import Any
+
+import numpy as np
+import pytest
+from cluster_under_test import Cluster
+from confluent_kafka import Consumer, Producer, TopicPartition
+from java_batches import JAVA_BATCHES
+from source_rows import arrow_batches, rows, values
+
+from tidemill.model.errors import MalformedMessage
+from tidemill.spark.client.cluster import TopicPartition as Where
+from tidemill.spark.source import scanning
+from tidemill.spark.source.batches import AbortedTransactions, visible_batches
+from tidemill.spark.source.compiled_scanning import scan_compiled
+from tidemill.spark.source.decoding import Decoder
+from tidemill.spark.source.offsets import OffsetRange
+from tidemill.spark.source.scanning import scan_by_numpy
+from tidemill.wire.batch import CONTROL_MASK, HEADER_SIZE, TRANSACTIONAL_MASK, Record, build_batch
+
+COUNT = 700
+SCANNERS = {"numpy": scan_by_numpy, "compiled": scan_compiled}
+
+
+@pytest.fixture(params=SCANNERS)
+def scanner(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    monkeypatch.setattr(scanning._Progress, "compiled", SCANNERS[request.param])
+    name: str = request.param
+    return name
+
+
+def sample(number: int) -> dict[str, Any]:
+    """A message of every shape: null and empty keys and values, long values, none to many headers."""
+    key = [None, b"", b"key-%d" % number][number % 3]
+    value = [b"value %d" % number, None, b"", bytes(range(256)) * (number % 40)][number % 4]
+    headers = [(f"name-{n}", None if n % 2 else b"h" * n) for n in range(number % 5)]
+    return {
+        "key": key,
+        "value": value,
+        "headers": headers,
+        "timestamp": 1_700_000_000_000 + number * 37 % 5000,
+    }
+
+
+def produce(cluster: Cluster, topic: str, codec: str) -> None:
+    producer = Producer({"bootstrap.servers": cluster.bootstrap, "compression.type": codec, "linger.ms": 5})
+    for number in range(COUNT):
+        producer.produce(topic, partition=0, **sample(number))
+        if number % 100 == 99:
+            producer.flush(20)
+
+
+def consume(cluster: Cluster, topic: str) -> list[dict[str, Any]]:
+    """The oracle: what librdkafka's own consumer sees."""
+    settings = {"bootstrap.servers": cluster.bootstrap, "group.id": "oracle", "enable.partition.eof": False}
+    consumer = Consumer(settings)
+    consumer.assign([TopicPartition(topic, 0, 0)])
+    seen: list[dict[str, Any]] = []
+    deadline = time.monotonic() + 30
+    while len(seen) < COUNT and time.monotonic() < deadline:
+        for message in consumer.consume(COUNT, 1.0):
+            assert message.error() is None
+            headers = [{"key": key, "value": value} for key, value in message.headers() or []]
+            kind, milliseconds = message.timestamp()
+            row = {
+                "key": message.key(),
+                "value": message.value(),
+                "offset": message.offset(),
+                "headers": headers or None,
+            }
+            seen.append({**row, "milliseconds": milliseconds, "timestampType": kind - 1})
+    consumer.close()
+    return seen
+
+
+@pytest.mark.parametrize("codec", ["none", "gzip", "snappy", "lz4", "zstd"])
+def test_what_librdkafka_wrote(cluster: Cluster, codec: str, scanner: str) -> None:
+    topic = cluster.topic()
+    produce(cluster, topic, codec)
+    found = rows(cluster.bootstrap, subscribe=topic, includeHeaders="true")
+    for row in found:
+        assert (row.pop("topic"), row.pop("partition")) == (topic, 0)
+        row["milliseconds"] = round(row.pop("timestamp").timestamp() * 1000)
+    assert found == consume(cluster, topic)
+
+
+def test_times_of_appending(cluster: Cluster, scanner: str) -> None:
+    topic = cluster.topic(message_timestamp_type="LogAppendTime")
+    before = time.time() - 1
+    produce(cluster, topic, "lz4")
+    found = rows(cluster.bootstrap, subscribe=topic, columns="timestamp,timestampType")
+    assert {row["timestampType"] for row in found} == {1}
+    assert all(before <= row["timestamp"].timestamp() <= time.time() + 1 for row in found)
+
+
+def test_only_wanted_columns_in_the_wanted_order(cluster: Cluster, topic: str, scanner: str) -> None:
+    produce(cluster, topic, "none")
+    (first, *_) = arrow_batches(cluster.bootstrap, subscribe=topic, columns="offset,value")
+    assert first.schema.names == ["offset", "value"]
+    assert first.column(0).to_pylist() == list(range(first.num_rows))
+
+
+def test_ranges_begin_and_end_within_batches(cluster: Cluster, topic: str, scanner: str) -> None:
+    produce(cluster, topic, "zstd")
+    window = {"startingOffsets": f'{{"{topic}":{{"0":123}}}}', "endingOffsets": f'{{"{topic}":{{"0":456}}}}'}
+    found = rows(cluster.bootstrap, subscribe=topic, columns="offset", **window, minPartitions=7)
+    assert [row["offset"] for row in found] == list(range(123, 456))
+
+
+@pytest.mark.parametrize("codec", JAVA_BATCHES)
+def test_what_java_wrote(codec: str, scanner: str) -> None:
+    data = bytes.fromhex(JAVA_BATCHES[codec])
+    found = decode(data, OffsetRange(Where("t", 3), 0, 1000))
+    assert [row["offset"] for row in found] == [100, 101, 102]
+    assert [row["key"] for row in found] == [b"key-0", b"key-1", b"key-2"]
+    assert found[1]["value"] is None
+    assert found[2]["headers"] == [{"key": "h", "value": b"x2"}, {"key": "n", "value": None}]
+
+
+def decode(
+    data: bytes, wanted: OffsetRange, aborted: AbortedTransactions | None = None
+) -> list[dict[str, Any]]:
+    from pyspark.sql.pandas.types import to_arrow_schema
+
+    from tidemill.spark.source.schema import source_schema
+
+    schema = to_arrow_schema(source_schema({"includeHeaders": "true"}), timezone="UTC")
+    batches = Decoder(wanted, schema).decode(visible_batches(data, wanted, aborted))
+    return [row for batch in batches for row in batch.to_pylist()]
+
+
+# -- transactions, from batches made here -----------------------------------------------------------------
+
+
+def data_batch(first: int, producer: int, count: int = 2) -> bytes:
+    records = [Record(first + n, 5, None, b"%d" % (first + n)) for n in range(count)]
+    return bytes(build_batch(records, attributes=TRANSACTIONAL_MASK, producer_id=producer, producer_epoch=0))
+
+
+def marker(offset: int, producer: int, kind: int) -> bytes:
+    record = Record(offset, 5, struct.pack(">hh", 0, kind), struct.pack(">hi", 0, 0))
+    attributes = TRANSACTIONAL_MASK | CONTROL_MASK
+    return bytes(build_batch([record], attributes=attributes, producer_id=producer, producer_epoch=0))
+
+
+ABORT, COMMIT = 0, 1
+LOG = b"".join([
+    data_batch(0, 7), data_batch(2, 8), marker(4, 7, ABORT), data_batch(5, 7), marker(7, 8, COMMIT),
+    marker(8, 7, COMMIT), data_batch(9, 8), marker(11, 8, ABORT), data_batch(12, -1),
+])  # fmt: skip
+
+
+def offsets(found: list[dict[str, Any]]) -> list[int]:
+    return [row["offset"] for row in found]
+
+
+def test_markers_are_nobodys_records_and_aborted_ones_are_hidden() -> None:
+    wanted = OffsetRange(Where("t", 0), 0, 100)
+    assert offsets(decode(LOG, wanted)) == [0, 1, 2, 3, 5, 6, 9, 10, 12, 13]
+    assert offsets(decode(LOG, wanted, AbortedTransactions([(0, 7), (9, 8)]))) == [2, 3, 5, 6, 12, 13]
+    again = AbortedTransactions([(9, 8)])
+    again.add([(9, 8)])
+    assert offsets(decode(LOG, wanted._replace(start=5), again)) == [5, 6, 12, 13]
+
+
+# -- damage -------------------------------------------------------------------------------------------------
+
+
+def test_a_flipped_bit_is_found() -> None:
+    data = bytearray(data_batch(0, -1))
+    data[HEADER_SIZE + 3] ^= 1
+    with pytest.raises(MalformedMessage, match="offset 0 of t-0 is damaged"):
+        decode(bytes(data), OffsetRange(Where("t", 0), 0, 10))
+
+
+def test_a_torn_last_batch_is_left_for_the_next_fetch() -> None:
+    data = data_batch(0, -1) + data_batch(2, -1)[:-1]
+    assert offsets(decode(data, OffsetRange(Where("t", 0), 0, 10))) == [0, 1]
+
+
+@pytest.mark.parametrize("scan", SCANNERS.values(), ids=SCANNERS)
+def test_records_that_do_not_fit_their_batch_are_refused(scan: scanning.Scanner) -> None:
+    """Whatever bytes stand where records should be: an error or fields within the buffer, nothing else."""
+    random = np.random.default_rng(5)
+    refused = 0
+    for _ in range(400):
+        buffer = random.integers(0, 24, 40).astype(np.uint8)
+        one = np.ones(1, np.int64)
+        pieces = scanning.Pieces(one * 0, one * 40, one * 3, one * 0, one * 0)
+        try:
+            fields = scan(buffer, pieces)
+        except MalformedMessage:
+            refused += 1
+        else:
+            assert (fields.header_starts < fields.ends).all()
+            assert (fields.ends <= 40).all()
+    assert refused > 300
+
+
+def test_both_scanners_say_the_same() -> None:
+    records = [
+        Record(n, 5 + n, None if n % 3 else b"k" * n, None if n % 4 == 1 else b"v" * n * 7)
+        for n in range(300)
+    ]
+    buffer = np.frombuffer(bytes(build_batch(records)), np.uint8)
+    one = np.ones(1, np.int64)
+    pieces = scanning.Pieces(one * HEADER_SIZE, one * buffer.size, one * 300, one * 0, one * 5)
+    for slow, fast in zip(scan_by_numpy(buffer, pieces), scan_compiled(buffer, pieces), strict=True):
+        assert (slow == fast).all()
+
+
+def test_nothing_to_read_is_no_rows(cluster: Cluster, topic: str) -> None:
+    assert values(cluster.bootstrap, subscribe=topic) == []

@@ -1,0 +1,70 @@
+"""`tidemill pipeline run` as users run it: a process of its own, a TOML file, a folder for its state.
+
+pipeline = PipelineProcess(tmp_path, "archive", ARCHIVE.format(...), master="local[2]")
+pipeline.run()                      # to its end, exit code 0
+pipeline.start(); pipeline.wait_for_batches(2); ...; pipeline.finish()
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+from waiting import wait_until
+
+ROOT = Path(__file__).resolve().parents[2]
+SECONDS = 240.0
+
+
+def driver_environment() -> dict[str, str]:
+    """Ours, with the sources of this repository before everything that is installed."""
+    paths = [str(ROOT / "src"), str(ROOT / "tests" / "support"), os.environ.get("PYTHONPATH", "")]
+    return dict(os.environ) | {"PYTHONPATH": os.pathsep.join(paths)}
+
+
+class PipelineProcess:
+    """One pipeline; `name` in the file must be the job's name."""
+
+    def __init__(self, folder: Path, job: str, configuration: str, master: str) -> None:
+        self._job, self._master = job, master
+        self._config, self._state = folder / f"{job}.toml", folder / "state"
+        self._config.write_text(configuration)
+        self._log = folder / f"{job}.log"
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        command = [sys.executable, "-m", "tidemill.cli.main", "pipeline", "run", self._job, "--quiet"]
+        command += ["-c", str(self._config), "--master", self._master, "--state", str(self._state)]
+        with self._log.open("wb") as log:
+            self._process = subprocess.Popen(command, env=driver_environment(), stdout=log, stderr=log)
+
+    def status(self) -> dict[str, Any]:
+        path = self._state / self._job / "status.json"
+        found: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {"queries": {}}
+        return found
+
+    def wait_for_batches(self, batches: int) -> None:
+        def done() -> bool:
+            assert self._process is not None
+            assert self._process.poll() is None, f"the pipeline ended by itself: {self.log()}"
+            return any(facts["batches"] >= batches for facts in self.status()["queries"].values())
+
+        wait_until(done, f"{batches} batches", SECONDS)
+
+    def finish(self) -> None:
+        assert self._process is not None
+        try:
+            assert self._process.wait(SECONDS) == 0, self.log()
+        finally:
+            self._process.kill()
+
+    def run(self) -> None:
+        self.start()
+        self.finish()
+
+    def log(self) -> str:
+        return self._log.read_text(errors="replace")[-4000:]
