@@ -385,6 +385,20 @@ def test_records_of_one_join(driver: ConsumerDriver) -> None:
     assert current.assigned_partitions[0].assignment_epochs == [2, 2, 2, 2]
 
 
+# -- configurations of one group ---------------------------------------------------------------------------
+
+
+def test_what_is_set_for_a_group_stands_above_what_the_broker_says() -> None:
+    own = {"consumer.session.timeout.ms": "50000", "consumer.heartbeat.interval.ms": "7000"}
+    settings = ConsumerSettings(max_size=3).with_own(own)
+    assert (settings.session_timeout_ms, settings.heartbeat_interval_ms, settings.max_size) == (
+        50_000,
+        7000,
+        3,
+    )
+    assert ConsumerSettings().with_own({}) == ConsumerSettings()
+
+
 # -- for people -------------------------------------------------------------------------------------------
 
 
