@@ -200,5 +200,6 @@ def _targets_in_order(records: list[tuple[Any, Any]]) -> list[tuple[Any, Any]]:
     """Targets that were made together come in the order of a hash table there, of member ids here."""
     ordered: list[tuple[Any, Any]] = []
     for is_target, run in itertools.groupby(records, key=lambda record: record[0]["type"] == "7"):
-        ordered += sorted(run, key=lambda record: str(record[0])) if is_target else run
+        together = list(run)
+        ordered += sorted(together, key=lambda record: str(record[0])) if is_target else together
     return ordered
