@@ -200,5 +200,31 @@ def _targets_in_order(records: list[tuple[Any, Any]]) -> list[tuple[Any, Any]]:
     """Targets that were made together come in the order of a hash table there, of member ids here."""
     ordered: list[tuple[Any, Any]] = []
     for is_target, run in itertools.groupby(records, key=lambda record: record[0]["type"] == "7"):
-        ordered += sorted(run, key=lambda record: str(record[0])) if is_target else run
+        together = list(run)
+        ordered += sorted(together, key=lambda record: str(record[0])) if is_target else together
     return ordered
+
+
+@pytest.mark.parametrize(("writer", "reader"), [(KafkaPeer, TidemillPeer), (TidemillPeer, KafkaPeer)])
+def test_groups_move_with_the_directory(
+    writer: type[BrokerProcess], reader: type[BrokerProcess], tmp_path: Path
+) -> None:
+    """The other broker knows the members, their epochs, and what they read: they go on where they were."""
+    with writer(data_directory=tmp_path / "data", settings=SETTINGS) as first:
+        create_topic(first.bootstrap, TOPIC, PARTITIONS, {})
+        with WireClient(first.bootstrap) as connection:
+            life = Life(connection)
+            life.begin()
+            life.beat("m-1", 0)
+    with (
+        reader(data_directory=tmp_path / "data", settings=SETTINGS) as second,
+        WireClient(second.bootstrap) as connection,
+    ):
+        life = Life(connection)
+        life.begin()
+        (group,) = connection.call(ConsumerGroupDescribeRequest(group_ids=[GROUP])).groups
+        (found,) = group.members
+        assert (found.member_id, found.member_epoch, found.member_type) == ("m-1", 2, 1)
+        assert found.assignment.topic_partitions[0].partitions == [0, 1, 2, 3]
+        life.beat("m-1", 2, [0, 1, 2, 3])
+        assert life.answers[0][1] == 0

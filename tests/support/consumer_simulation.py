@@ -1,4 +1,4 @@
-"""Consumer groups in simulation: members of both protocols, trouble of every kind, invariants after each step.
+"""Consumer groups in simulation: members of the newer protocol, trouble of every kind, invariants after each step.
 
 Members live as clients do. They join, send heartbeats, give up what they are told to give up (some at once, some late,
 some never), take what they are given; answers get lost; they leave, die, stall, come back under their instance ids,

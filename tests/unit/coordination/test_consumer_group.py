@@ -9,10 +9,12 @@ from tidemill.coordination.group.consumer_group import MemberState
 from tidemill.coordination.group.contract import ConsumerSettings, GroupSettings, RequestContext
 from tidemill.coordination.records.group_records import (
     ConsumerGroupCurrentMemberAssignmentValue,
+    ConsumerGroupMemberMetadataValue,
     ConsumerGroupMetadataValue,
 )
 from tidemill.model.errors import ErrorCode
 from tidemill.wire.messages.consumer_group_heartbeat import TopicPartitions
+from tidemill.wire.schema import encode
 
 SESSION_MS = 45_000
 
@@ -383,6 +385,28 @@ def test_records_of_one_join(driver: ConsumerDriver) -> None:
     assert isinstance(current, ConsumerGroupCurrentMemberAssignmentValue)
     assert (current.member_epoch, current.previous_member_epoch, current.state) == (2, 0, 0)
     assert current.assigned_partitions[0].assignment_epochs == [2, 2, 2, 2]
+
+
+def test_a_member_without_classic_metadata_says_so_as_kafka_does(driver: ConsumerDriver) -> None:
+    """One tagged field, tag 0, one byte, and that is 0: -1 would be unreadable there, and nothing a classic member."""
+    driver.member("m-1").beat()
+    value = driver.log[0][0].value  # type: ignore[union-attr]
+    assert isinstance(value, ConsumerGroupMemberMetadataValue) and value.classic_member_metadata is None
+    assert encode(value, 0)[-4:] == b"\x01\x00\x01\x00"
+
+
+# -- configurations of one group ---------------------------------------------------------------------------
+
+
+def test_what_is_set_for_a_group_stands_above_what_the_broker_says() -> None:
+    own = {"consumer.session.timeout.ms": "50000", "consumer.heartbeat.interval.ms": "7000"}
+    settings = ConsumerSettings(max_size=3).with_own(own)
+    assert (settings.session_timeout_ms, settings.heartbeat_interval_ms, settings.max_size) == (
+        50_000,
+        7000,
+        3,
+    )
+    assert ConsumerSettings().with_own({}) == ConsumerSettings()
 
 
 # -- for people -------------------------------------------------------------------------------------------
