@@ -45,9 +45,10 @@ OPTIONS = (
     "stagingInlineBytes",
     "stagingPartitions",
     "checkpointLocation",
+    "queryName",
     "path",
 )
-"""`checkpointLocation` belongs to Spark, which shows it to every sink; `path` is refused by name below."""
+"""`checkpointLocation` and `queryName` belong to Spark, which shows them to every sink; `path` is refused by name below."""
 
 USED_SETTINGS = (
     "acks", "batch.size", "compression.type", "compression.gzip.level", "compression.lz4.level",
