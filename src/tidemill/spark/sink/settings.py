@@ -48,7 +48,7 @@ OPTIONS = (
     "queryName",
     "path",
 )
-"""`checkpointLocation` and `queryName` belong to Spark, which shows them to every sink; `path` is refused by name below."""
+"""Spark shows `checkpointLocation` and `queryName`, which are its own, to every sink; `path` is refused by name below."""
 
 USED_SETTINGS = (
     "acks", "batch.size", "compression.type", "compression.gzip.level", "compression.lz4.level",
