@@ -44,12 +44,14 @@ class Archive:
     def __call__(self, batch: DataFrame, query_id: str, batch_id: int) -> BatchResult:
         """The bad rows are counted while the good ones are written; only if there are any, the batch is read again."""
         parsed, form = parse_batch(batch, self._form, self._table)
+        reads = 1 if self._form == form else 2
         rows = with_time_columns(parsed.drop("_value"), self._table.partition_by)
         done = append_batch(self._table, rows, query_id, batch_id, skip_column="_reason")
         steps.reached("rows-done")
         if not done.was_committed and not done.skipped:
-            return BatchResult(done.rows)
-        return BatchResult(done.rows, self._dead_letters.write(parsed, form, query_id, batch_id))
+            return BatchResult(done.rows, reads=reads)
+        reads += not done.was_committed
+        return BatchResult(done.rows, self._dead_letters.write(parsed, form, query_id, batch_id), reads)
 
 
 def flows(inputs: Inputs) -> list[Flow]:

@@ -27,10 +27,14 @@ if TYPE_CHECKING:
 
 
 class BatchResult(NamedTuple):
-    """What came of a batch: rows in tables, and messages that could not be read."""
+    """What came of a batch: rows in tables, messages that could not be read, and how often the batch was read.
+
+    Spark counts a message each time it is read, so the last number is needed to say how many there were.
+    """
 
     rows: int
     bad_rows: int = 0
+    reads: int = 1
 
 
 @dataclasses.dataclass(frozen=True)

@@ -64,7 +64,7 @@ class Sync:
         bucketed = with_bucket(last.select(*columns), self._key, self._buckets)
         done = merge_batch(self._table, bucketed, self._key, query_id, batch_id)
         steps.reached("rows-done")
-        return BatchResult(done.rows, bad)
+        return BatchResult(done.rows, bad, reads=2)
 
     def _set_aside(self, bad: DataFrame, query_id: str, batch_id: int) -> int:
         if self._letters is not None:

@@ -74,7 +74,11 @@ def _merge_once(
         tuple(key),
         {bucket: [file.path for file in files] for bucket, files in current.items()},
     )
-    rows = changes.groupBy(BUCKET).applyInArrow(merger, FILE_COLUMNS).collect()
+
+    def merge_bucket(group: tuple[Any, ...], rows: pa.Table) -> pa.Table:
+        return merger.merge(int(group[0].as_py()), rows)
+
+    rows = changes.groupBy(BUCKET).applyInArrow(merge_bucket, FILE_COLUMNS).collect()
     reported = [WrittenFile.of(row) for row in rows]
     steps.reached("files-written")
     touched = {int(file.partition[BUCKET] or 0) for file in reported}
@@ -95,10 +99,9 @@ class BucketMerger:
     key: tuple[str, ...]
     files: dict[int, list[str]]
 
-    def __call__(self, group: tuple[Any, ...], changes: pa.Table) -> pa.Table:
+    def merge(self, bucket: int, changes: pa.Table) -> pa.Table:
         import pyarrow as pa
 
-        bucket = int(group[0].as_py())
         new = merged(self._current(bucket), changes, self.key, self.writer.schema)
         files = list(self.writer.write(iter(new.combine_chunks().to_batches())))
         empty = WrittenFile("", 0, 0, {BUCKET: str(bucket)}, "", 0)

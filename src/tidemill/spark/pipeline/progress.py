@@ -94,11 +94,13 @@ class ProgressWatch:
         self._state, self._display, self._lag = state, display, lag
         self._facts: dict[str, QueryFacts] = {}
         self._seen: dict[str, str] = {}
+        self._reads: dict[tuple[str, int], int] = {}
         self._lock = threading.Lock()
 
-    def wrote(self, name: str, result: BatchResult) -> None:
+    def wrote(self, name: str, batch_id: int, result: BatchResult) -> None:
         """What a batch put into tables; called in the thread of the query, before Spark reports the batch."""
         with self._lock:
+            self._reads[name, batch_id] = result.reads
             facts = self._of(name)
             facts.rows += result.rows
             facts.bad_rows += result.bad_rows
@@ -124,12 +126,14 @@ class ProgressWatch:
         behind = self._behind(progress)
         with self._lock:
             facts = self._of(name)
+            reads = self._reads.pop((name, progress["batchId"]), 1)
+            messages = progress["numInputRows"] // max(1, reads)
             facts.batch_id, facts.batches = progress["batchId"], facts.batches + 1
-            facts.messages += progress["numInputRows"]
-            facts.messages_per_second = round(progress["processedRowsPerSecond"] or 0.0, 1)
+            facts.messages += messages
+            facts.messages_per_second = round(messages * 1000 / max(1, progress["batchDuration"]), 1)
             facts.batch_ms, facts.behind = progress["batchDuration"], behind
             steps_ms = dict(progress["durationMs"])
-            self._state.batch(name, facts, batch_messages=progress["numInputRows"], steps_ms=steps_ms)
+            self._state.batch(name, facts, batch_messages=messages, steps_ms=steps_ms)
             self._display.batch(name, facts)
 
     def _behind(self, progress: Any) -> int | None:

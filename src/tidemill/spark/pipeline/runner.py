@@ -84,7 +84,7 @@ class Runner:
         started = time.monotonic()
         with TaskWatch(self._spark, self._display):
             result = self._config.job.run(self._inputs)
-        self._watch.wrote(self._config.job.name, result)
+        self._watch.wrote(self._config.job.name, 0, result)
         facts = self._watch.totals()[self._config.job.name]
         facts.batch_id, facts.batches, facts.messages = 0, 1, result.rows
         facts.batch_ms = int((time.monotonic() - started) * 1000)
@@ -125,7 +125,7 @@ class Runner:
             query_id = frame.sparkSession.sparkContext.getLocalProperty("sql.streaming.queryId")
             assert query_id is not None, "Spark names the query of every batch"
             result: BatchResult = flow.write(frame, query_id, batch_id)
-            self._watch.wrote(flow.name, result)
+            self._watch.wrote(flow.name, batch_id, result)
 
         return batch
 

@@ -45,9 +45,10 @@ OPTIONS = (
     "stagingInlineBytes",
     "stagingPartitions",
     "checkpointLocation",
+    "queryName",
     "path",
 )
-"""`checkpointLocation` belongs to Spark, which shows it to every sink; `path` is refused by name below."""
+"""Spark shows `checkpointLocation` and `queryName`, which are its own, to every sink; `path` is refused by name below."""
 
 USED_SETTINGS = (
     "acks", "batch.size", "compression.type", "compression.gzip.level", "compression.lz4.level",

@@ -20,7 +20,7 @@ _COLUMNS = len(Fields._fields)
 
 
 @njit(cache=True, nogil=True, inline="always")
-def _varint(buffer: Bytes, position: int, end: int) -> tuple[np.int64, int]:
+def _varint(buffer: Bytes, position: Any, end: Any) -> tuple[Any, Any]:
     """The number and the position behind it, which is beyond `end` when it is cut off."""
     value = np.int64(0)
     shift = np.int64(0)
