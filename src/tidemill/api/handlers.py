@@ -144,7 +144,9 @@ class Handlers:
         from tidemill.api.share_sessions import ShareSessions
 
         slots = whole_setting("group.share.max.share.sessions", self._services.settings.layers)
-        return ShareMembers(self._services, self._services.coordinators.share_partitions, ShareSessions(slots))
+        return ShareMembers(
+            self._services, self._services.coordinators.share_partitions, ShareSessions(slots)
+        )
 
     @cached_property
     def share_fetch(self) -> ShareFetchApi:

@@ -352,4 +352,6 @@ def test_a_quorum_opens_where_nothing_is_yet() -> None:
     quorum = QuorumOfOne.open(files, DATA, node_id=7, cluster_id=CLUSTER_ID, clock=HandClock())
     commit = quorum.commit()
     assert commit is not None and commit.changes.features == set(commit.image.features)
-    assert quorum.image.offset == len(quorum.image.features), "a change of the leader, then one record for each"
+    assert quorum.image.offset == len(quorum.image.features), (
+        "a change of the leader, then one record for each"
+    )
