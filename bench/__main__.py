@@ -31,6 +31,7 @@ from bench.workloads.backlog import measure_w5
 from bench.workloads.groups import measure_rebalance
 from bench.workloads.latency import measure_w3, measure_w4
 from bench.workloads.partitions import measure_w6
+from bench.workloads.queues import measure_w7
 from bench.workloads.startup import measure_w11
 from bench.workloads.throughput import measure_w1, measure_w2
 from bench.workloads.transactions import measure_w9
@@ -41,6 +42,7 @@ WORKLOADS: dict[str, Callable[[Session], None]] = {
     "W3": measure_w3,
     "W4": measure_w4,
     "W5": measure_w5,
+    "W7": measure_w7,
     "W9": measure_w9,
     "rebalance": measure_rebalance,
     "limit": measure_limit,

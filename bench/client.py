@@ -28,6 +28,7 @@ from typing import Any
 from confluent_kafka import OFFSET_END, Consumer, KafkaError, Message, Producer, TopicPartition
 
 from bench.client_groups import rebalance
+from bench.client_queues import rabbit, share
 from bench.client_transactions import copy
 
 Job = dict[str, Any]
@@ -256,7 +257,10 @@ def _consumer(job: Job, offset: int) -> Consumer:
 
 ROLES = {
     role.__name__: role
-    for role in (produce, consume, send_at_rate, tail, ping, first_acknowledgement, copy, rebalance)
+    for role in (
+        *(produce, consume, send_at_rate, tail, ping, first_acknowledgement),
+        *(copy, rebalance, share, rabbit),
+    )
 }
 
 

@@ -71,9 +71,9 @@ class LightMember:
         while True:
             found = await self.call(FindCoordinatorRequest(key_type=0, coordinator_keys=[self._group]))
             probe = HeartbeatRequest(group_id=self._group, generation_id=0, member_id="nobody")
-            if not found.coordinators[0].error_code:
-                if (await self.call(probe)).error_code not in COORDINATOR_IS_BUSY:
-                    return
+            is_there = not found.coordinators[0].error_code
+            if is_there and (await self.call(probe)).error_code not in COORDINATOR_IS_BUSY:
+                return
             await asyncio.sleep(0.05)
 
     async def join_and_sync(self) -> None:

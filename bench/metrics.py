@@ -84,6 +84,8 @@ METRICS: list[Metric] = [
     Metric("W6.large_p99", "acknowledgement p99, broker with 10,000 partitions", "ms", False),
     Metric("W6.large_memory", "memory with 10,000 partitions", "MB", False),
     Metric("W6.large_restart", "restart to first acknowledgement, 10,000 partitions", "s", False),
+    Metric("W7.accepted", "work queue, 50 consumers, 5 % given back", "messages/s", True),
+    Metric("W7.redelivery_p99", "p99 from giving back to coming again", "ms", False),
     Metric("W9.copy", "transactional copy, 100 messages a transaction", "messages/s", True),
     Metric("W9.transaction_p99", "p99 of a transaction of 100 messages", "ms", False),
     *(Metric(f"rebalance.{size}", f"to the last of {size} members", "ms", False) for size in (2, 20, 200)),

@@ -18,7 +18,8 @@ __all__ = ["KAFKA_VERSION", "ROOT", "BrokerProcess", "KafkaPeer", "TidemillPeer"
 
 KINDS: dict[str, type[BrokerProcess]] = {"tidemill": TidemillPeer, "kafka": KafkaPeer}
 
-# The same for both. No group waits for more members before its first rebalance. Deleted topics give their page cache back soon, or the disk's writing back would spoil
+# The same for both. No group waits for more members before its first rebalance. Deleted topics give their page cache
+# back soon, or the disk's writing back would spoil
 # later turns; the cleaner looks often, so that the compaction workload need not wait for it.
 SETTINGS: dict[str, object] = {
     "group.initial.rebalance.delay.ms": 0,

@@ -65,6 +65,7 @@ class Report:
             f"| workload | {subject} | {reference} | ratio | bar |",
             "|---|---|---|---|---|",
             *(self._row(metric) for metric in self.measured),
+            *self._beside(),
             *self._limit_lines(),
         ]
         return "\n".join(lines) + "\n"
@@ -87,6 +88,16 @@ class Report:
         return "; ".join(
             _bar_text(verdict, metric) for verdict in self.verdicts if verdict.bar.metric == metric.key
         )
+
+    def _beside(self) -> list[str]:
+        """Other kinds of brokers that were measured with the same load: no ratio, because their clients differ."""
+        lines = [
+            f"Beside it, {peer}: {metric.workload} {metric.title}: {self._cell(metric, peer)}."
+            for metric in self.measured
+            for peer in self.samples[metric.key]
+            if peer not in (self.subject, self.reference)
+        ]
+        return ["", *lines] if lines else []
 
     def _limit_lines(self) -> list[str]:
         if "limit.in" not in self.samples:

@@ -1,4 +1,4 @@
-"""Rebalance time: from the moment a member asks to join until the last member has its assignment; 2, 20, 200 members."""
+"""Rebalance time, for 2, 20 and 200 members: from one who asks to join until the last one has its assignment."""
 
 from __future__ import annotations
 

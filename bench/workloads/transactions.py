@@ -1,4 +1,4 @@
-"""W9: consume, transform, produce, 100 messages in a transaction. One process reads a filled topic and writes another."""
+"""W9: consume, transform, produce, 100 messages in a transaction: from a filled topic to another, in one process."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ from tidemill.cli.connection import (
 from tidemill.cli.errors import CommandError
 from tidemill.cli.group_facts import GroupFacts, PartitionFacts, describe_group, group_summaries
 from tidemill.cli.group_reset import Goal, Move, Target, carry_out, plan
-from tidemill.cli.output import confirm_deletion, print_json, print_table, remark
+from tidemill.cli.output import confirm_deletion, print_json, print_rows, print_table, remark
 from tidemill.cli.share_group_facts import (
     ShareGroupFacts,
     SharePartitionFacts,
@@ -41,12 +41,8 @@ def list_groups(
 ) -> None:
     """List all groups."""
     summaries = sorted({*group_summaries(connection), *share_group_summaries(connection)})
-    if json:
-        print_json([summary._asdict() for summary in summaries])
-    elif summaries:
-        print_table(("group", "state", "type"), summaries)
-    else:
-        remark("There are no groups yet; a consumer with a group name makes one.")
+    nothing = "There are no groups yet; a consumer with a group name makes one."
+    print_rows(("group", "state", "type"), summaries, json, nothing)
 
 
 @app.command("describe")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import typer
 
@@ -34,6 +34,16 @@ def print_table(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> Non
     for row in rows:
         table.add_row(*(str(cell) for cell in row))
     Console().print(table)
+
+
+def print_rows(columns: Sequence[str], rows: Sequence[NamedTuple], json: bool, nothing: str) -> None:
+    """A list as JSON or as a table; `nothing` is the remark in place of an empty table."""
+    if json:
+        print_json([row._asdict() for row in rows])
+    elif rows:
+        print_table(columns, rows)
+    else:
+        remark(nothing)
 
 
 def remark(text: str) -> None:

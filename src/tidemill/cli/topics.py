@@ -15,7 +15,7 @@ from tidemill.cli.connection import (
     with_connection,
 )
 from tidemill.cli.errors import CommandError
-from tidemill.cli.output import confirm_deletion, print_json, print_table, remark
+from tidemill.cli.output import confirm_deletion, print_json, print_rows, print_table
 from tidemill.cli.topic_facts import TopicFacts, describe_topics, topic_summaries
 
 if TYPE_CHECKING:
@@ -42,12 +42,8 @@ def list_topics(
 ) -> None:
     """List all topics."""
     summaries = topic_summaries(connection, internal)
-    if json:
-        print_json([summary._asdict() for summary in summaries])
-    elif summaries:
-        print_table(("topic", "partitions", "replicas"), summaries)
-    else:
-        remark("There are no topics yet; `tidemill topics create NAME` makes one.")
+    nothing = "There are no topics yet; `tidemill topics create NAME` makes one."
+    print_rows(("topic", "partitions", "replicas"), summaries, json, nothing)
 
 
 @app.command("create")

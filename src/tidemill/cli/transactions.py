@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from tidemill.cli.connection import Connection, JsonOption, with_connection
-from tidemill.cli.output import print_json, print_table, remark
+from tidemill.cli.output import print_json, print_rows, print_table, remark
 from tidemill.cli.times import parse_duration_ms
 from tidemill.cli.transaction_facts import (
     OpenTransaction,
@@ -40,12 +40,8 @@ def list_transactions(
     """List all transactional ids, and what their transactions are doing."""
     with WireCluster(connection) as cluster:
         summaries = transaction_summaries(cluster, states or ())
-    if json:
-        print_json([summary._asdict() for summary in summaries])
-    elif summaries:
-        print_table(TransactionSummary._fields, summaries)
-    else:
-        remark("There are no transactions; a producer with a transactional id makes one.")
+    nothing = "There are no transactions; a producer with a transactional id makes one."
+    print_rows(TransactionSummary._fields, summaries, json, nothing)
 
 
 @app.command("describe")
