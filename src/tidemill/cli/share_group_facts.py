@@ -3,8 +3,8 @@
 A share group has no committed offsets. It stands at its start offset, before which everything is done with; the lag
 counts what is not done with from there on. Several members may read one partition.
 
-Limits: librdkafka does not describe share groups, so these commands ask by themselves (`plain_wire`). Brokers that want
-TLS or a login cannot be asked this way; there, share groups are not shown.
+Limits: librdkafka does not describe share groups, so these commands ask by themselves (`wire_connection`). Brokers that
+want TLS or a login cannot be asked this way; there, share groups are not shown.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from tidemill.cli.connection import Connection
 from tidemill.cli.errors import CommandError
 from tidemill.cli.group_facts import GroupSummary
-from tidemill.cli.plain_wire import PlainWire, can_talk
+from tidemill.cli.wire_connection import WireApi, WireCluster, speaks_plaintext
 from tidemill.model.errors import ErrorCode
 from tidemill.wire.messages.describe_share_group_offsets import (
     DescribeShareGroupOffsetsRequest,
@@ -24,17 +24,18 @@ from tidemill.wire.messages.describe_share_group_offsets import (
 )
 from tidemill.wire.messages.find_coordinator import FindCoordinatorRequest, FindCoordinatorResponse
 from tidemill.wire.messages.list_groups import ListGroupsRequest, ListGroupsResponse
-from tidemill.wire.messages.metadata import MetadataRequest, MetadataResponse
 from tidemill.wire.messages.share_group_describe import (
     DescribedGroup,
     ShareGroupDescribeRequest,
     ShareGroupDescribeResponse,
 )
 
-METADATA, FIND_COORDINATOR, LIST_GROUPS, SHARE_DESCRIBE, SHARE_OFFSETS = (
-    (3, 12), (10, 4), (16, 5), (77, 1), (90, 1),
-)  # fmt: skip
-"""API key and version."""
+FIND_COORDINATOR = WireApi(10, "FindCoordinator", FindCoordinatorRequest, FindCoordinatorResponse)
+LIST_GROUPS = WireApi(16, "ListGroups", ListGroupsRequest, ListGroupsResponse)
+SHARE_DESCRIBE = WireApi(77, "ShareGroupDescribe", ShareGroupDescribeRequest, ShareGroupDescribeResponse)
+SHARE_OFFSETS = WireApi(
+    90, "DescribeShareGroupOffsets", DescribeShareGroupOffsetsRequest, DescribeShareGroupOffsetsResponse
+)
 
 
 class SharePartitionFacts(NamedTuple):
@@ -63,57 +64,42 @@ class ShareGroupFacts:
 
 def share_group_summaries(connection: Connection) -> list[GroupSummary]:
     """The share groups of all brokers; none where share groups are not known."""
-    address = _address(connection)
-    if address is None:
+    if not speaks_plaintext(connection):
         return []
-    with PlainWire(connection, address) as wire:
-        brokers = wire.call(*METADATA, MetadataRequest(topics=[]), MetadataResponse).brokers
-    found: list[GroupSummary] = []
-    for broker in brokers:
-        with PlainWire(connection, f"{broker.host}:{broker.port}") as wire:
-            asked = ListGroupsRequest(types_filter=["share"])
-            listed = wire.call(*LIST_GROUPS, asked, ListGroupsResponse)
-        found += [GroupSummary(group.group_id, group.group_state.lower(), "share") for group in listed.groups]
-    return found
+    with WireCluster(connection) as cluster:
+        if not cluster.knows(SHARE_DESCRIBE):
+            return []
+        answers = cluster.ask_all(LIST_GROUPS, ListGroupsRequest(types_filter=["share"])).values()
+    return [
+        GroupSummary(group.group_id, group.group_state.lower(), "share")
+        for answer in answers
+        for group in answer.groups
+    ]
 
 
 def describe_share_group(connection: Connection, name: str) -> ShareGroupFacts | None:
     """None if there is no share group of this name."""
-    address = _address(connection)
-    if address is None:
+    if not speaks_plaintext(connection):
         return None
-    with PlainWire(connection, address) as wire:
+    with WireCluster(connection) as cluster:
+        if not cluster.knows(SHARE_DESCRIBE):
+            return None
         asked = FindCoordinatorRequest(key_type=0, coordinator_keys=[name])
-        (coordinator,) = wire.call(*FIND_COORDINATOR, asked, FindCoordinatorResponse).coordinators
-    if coordinator.error_code:
-        raise CommandError(f"group {name} has no coordinator now: {coordinator.error_message}")
-    with PlainWire(connection, f"{coordinator.host}:{coordinator.port}") as wire:
+        (coordinator,) = cluster.ask_any(FIND_COORDINATOR, asked).coordinators
+        if coordinator.error_code:
+            raise CommandError(f"group {name} has no coordinator now: {coordinator.error_message}")
         request = ShareGroupDescribeRequest(group_ids=[name])
-        (group,) = wire.call(*SHARE_DESCRIBE, request, ShareGroupDescribeResponse).groups
+        (group,) = cluster.ask(coordinator.node_id, SHARE_DESCRIBE, request).groups
         if group.error_code == ErrorCode.GROUP_ID_NOT_FOUND:
             return None
         if group.error_code:
             raise CommandError(f"group {name}: {group.error_message or ErrorCode(group.error_code).name}")
-        return ShareGroupFacts(
-            name,
-            group.group_state.lower(),
-            group.assignor_name,
-            [_member(member) for member in group.members],
-            _partitions(wire, group),
-        )
+        partitions = _partitions(cluster, coordinator.node_id, group)
+    members = [_member(member) for member in group.members]
+    return ShareGroupFacts(name, group.group_state.lower(), group.assignor_name, members, partitions)
 
 
-def _address(connection: Connection) -> str | None:
-    """The first broker, if it can be asked this way and knows share groups."""
-    connection.check_reachable()
-    if not can_talk(connection):
-        return None
-    address = connection.bootstrap.split(",")[0].strip()
-    with PlainWire(connection, address) as wire:
-        return address if wire.supports(*SHARE_DESCRIBE) else None
-
-
-def _partitions(wire: PlainWire, group: DescribedGroup) -> list[SharePartitionFacts]:
+def _partitions(cluster: WireCluster, broker: int, group: DescribedGroup) -> list[SharePartitionFacts]:
     readers: dict[tuple[str, int], list[str]] = {}
     for member in group.members:
         for topic in member.assignment.topic_partitions:
@@ -121,7 +107,7 @@ def _partitions(wire: PlainWire, group: DescribedGroup) -> list[SharePartitionFa
                 readers.setdefault((topic.topic_name, index), []).append(member.member_id)
     asked = DescribeShareGroupOffsetsRequestGroup(group_id=group.group_id, topics=None)
     request = DescribeShareGroupOffsetsRequest(groups=[asked])
-    (offsets,) = wire.call(*SHARE_OFFSETS, request, DescribeShareGroupOffsetsResponse).groups
+    (offsets,) = cluster.ask(broker, SHARE_OFFSETS, request).groups
     known = {
         (topic.topic_name, each.partition_index): (each.start_offset, each.lag)
         for topic in offsets.topics

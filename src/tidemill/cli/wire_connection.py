@@ -12,7 +12,7 @@ Limits: no TLS and no authentication; a cluster that wants them is refused with 
 from __future__ import annotations
 
 import socket
-from typing import Any, Generic, NamedTuple, Self, TypeVar
+from typing import Generic, NamedTuple, Self, TypeVar
 
 from tidemill.cli.connection import Connection
 from tidemill.cli.errors import CommandError, no_answer
@@ -58,6 +58,9 @@ class BrokerConnection:
     def close(self) -> None:
         self._socket.close()
 
+    def knows(self, api: WireApi[R]) -> bool:
+        return api.key in self._newest
+
     def ask(self, api: WireApi[R], request: Message) -> R:
         if api.key not in self._newest:
             raise CommandError(
@@ -94,7 +97,7 @@ class WireCluster:
     """All brokers of a cluster, found through the first one that answers."""
 
     def __init__(self, connection: Connection) -> None:
-        _refuse_security(connection.properties)
+        _refuse_security(connection)
         self._timeout_seconds = connection.timeout_seconds
         self._first = BrokerConnection(connection.first_reachable(), self._timeout_seconds)
         self._open: dict[int, BrokerConnection] = {}
@@ -107,6 +110,10 @@ class WireCluster:
     def __exit__(self, *_: object) -> None:
         for connection in (self._first, *self._open.values()):
             connection.close()
+
+    def knows(self, api: WireApi[R]) -> bool:
+        """Whether the first broker knows this API at all."""
+        return self._first.knows(api)
 
     def ask_any(self, api: WireApi[R], request: Message) -> R:
         return self._first.ask(api, request)
@@ -122,9 +129,14 @@ class WireCluster:
         return {broker: self.ask(broker, api, request) for broker in sorted(self._addresses)}
 
 
-def _refuse_security(properties: dict[str, Any]) -> None:
-    protocol = properties.get("security.protocol", PLAINTEXT)
-    if protocol.lower() != PLAINTEXT:
+def speaks_plaintext(connection: Connection) -> bool:
+    protocol: str = connection.properties.get("security.protocol", PLAINTEXT)
+    return protocol.lower() == PLAINTEXT
+
+
+def _refuse_security(connection: Connection) -> None:
+    if not speaks_plaintext(connection):
         raise CommandError(
-            f"this command does not speak security.protocol={protocol}: point --bootstrap at a plaintext listener"
+            f"this command does not speak security.protocol={connection.properties['security.protocol']}:"
+            " point --bootstrap at a plaintext listener"
         )
