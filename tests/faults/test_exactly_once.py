@@ -25,7 +25,7 @@ from tidemill.testing import SubprocessBroker
 
 IS_LONG = os.environ.get("TIDEMILL_FAULTS") == "long"
 MESSAGES = 1_000_000 if IS_LONG else 100_000
-KILLS = 100 if IS_LONG else 8
+KILLS = 100 if IS_LONG else 6
 PARTITIONS = 4
 SEED = 20_261_118
 TIMEOUT_SECONDS = 600 if IS_LONG else 120
