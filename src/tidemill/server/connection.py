@@ -108,6 +108,8 @@ class Connection:
         self._queued_bytes = 0
         self._task: asyncio.Task[None] | None = None
         self._is_reading = False
+        self._is_held = False
+        """Frames may lie in the buffer that are not handled yet: something is waited for first."""
         self._is_writing = False
         self._is_draining = False
         self.is_closed = False
@@ -126,6 +128,9 @@ class Connection:
     # -- reading --------------------------------------------------------------------------------------
 
     def _on_readable(self) -> None:
+        if self._is_held:
+            self._pause_reading()  # only now, as most clients wait for their answer before they ask again
+            return
         try:
             received = self._socket.recv_into(self._view[self._end : self._read_limit()])
         except BlockingIOError:
@@ -171,8 +176,7 @@ class Connection:
         if not self.is_closed:
             self._make_room()
             self._note_progress()
-            if self._must_wait():
-                self._pause_reading()
+            self._is_held = self._must_wait()
 
     def _handle_frame(self, frame: memoryview) -> None:
         self.request_count += 1
@@ -256,7 +260,7 @@ class Connection:
         if self.is_closed or self._must_wait():
             return
         self._handle_frames()
-        if not self.is_closed and not self._must_wait():
+        if not self.is_closed and not self._is_held:
             self._resume_reading()
 
     def _resume_reading(self) -> None:
@@ -284,7 +288,7 @@ class Connection:
             self._queued_bytes += sum(len(piece) for piece in response if not isinstance(piece, FileSlice))
         if output and not self._is_writing:
             self._send()
-        if not self._is_reading and not self.is_closed:
+        if self._is_held and self._task is None and not self.is_closed:
             self._loop.call_soon(self._resume)
 
     def _join_if_small(self, response: Response) -> Response:
@@ -344,7 +348,7 @@ class Connection:
 
     def _on_writable(self) -> None:
         self._send()
-        if not self.is_closed and not self._is_reading and not self._must_wait():
+        if self._is_held and not self.is_closed:
             self._resume()
 
     # -- the end --------------------------------------------------------------------------------------
