@@ -21,7 +21,8 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 HEADERS = "array<struct<key:string,value:binary>>"
-MESSAGE = f"key binary, value binary, topic string, partition int, offset bigint, timestamp timestamp, headers {HEADERS}"
+PLACE = "topic string, partition int, offset bigint, timestamp timestamp"
+MESSAGE = f"key binary, value binary, {PLACE}, headers {HEADERS}"
 NOON = datetime.datetime(2026, 11, 18, 12, tzinfo=datetime.UTC)
 
 
@@ -200,9 +201,11 @@ def test_the_funnel_has_one_row_per_step(spark: SparkSession) -> None:
 @pytest.mark.parametrize(
     ("form", "line", "expected"),
     [
-        ("json", '{"time":"2026-11-18T11:00:00Z","level":"warn","service":"shop","msg":"low"}', ("WARNING", "shop", "low", 11)),
+        ("json", '{"time":"2026-11-18T11:00:00Z","level":"warn","service":"shop","msg":"low"}',
+         ("WARNING", "shop", "low", 11)),
         ("plain", "2026-11-18 11:00:00,123 ERROR shop - no tea left", ("ERROR", "shop", "no tea left", 11)),
-        ("logfmt", 'time=2026-11-18T11:00:00Z level=crit service=shop msg="no tea left"', ("FATAL", "shop", "no tea left", 11)),
+        ("logfmt", 'time=2026-11-18T11:00:00Z level=crit service=shop msg="no tea left"',
+         ("FATAL", "shop", "no tea left", 11)),
         ("combined", '203.0.113.7 - - [18/Nov/2026:11:00:00 +0000] "GET /tea HTTP/1.1" 503 12 "-" "curl"',
          ("ERROR", "weblogs", "GET /tea HTTP/1.1", 11)),
         ("plain", "garbage", ("UNKNOWN", "weblogs", "garbage", 12)),

@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import dataclasses
+import io
 import json
 import os
 import xml.etree.ElementTree as ElementTree
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from command_line import run_program
 
 from tidemill.spark.jobs import JOBS, find_job
+from tidemill.spark.jobs.job import Flow
 from tidemill.spark.pipeline.config import check_config
+from tidemill.spark.pipeline.progress import LineDisplay
 from tidemill.spark.pipeline.report import SummaryTable, render
-from tidemill.spark.pipeline.runner import first_sentence
+from tidemill.spark.pipeline.runner import RESTARTS, PipelineFailed, Runner, first_sentence
 from tidemill.spark.pipeline.settings import ConfigError
 from tidemill.spark.pipeline.state import PipelineState, QueryFacts
 
@@ -225,3 +230,47 @@ def test_the_report_is_well_formed_and_escapes_what_it_shows(tmp_path: Path) -> 
 )
 def test_the_sentence_of_an_error_is_its_own(text: str, sentence: str) -> None:
     assert first_sentence(ValueError(text)) == sentence
+
+
+class EndedQuery:
+    """A query of Spark that is over, with an error or without."""
+
+    name = "orders-archive"
+    isActive = False  # noqa: N815 - Spark's name
+    lastProgress = None  # noqa: N815 - Spark's name
+
+    def __init__(self, error: str | None) -> None:
+        self._error = error
+
+    def exception(self) -> Exception | None:
+        return RuntimeError(self._error) if self._error else None
+
+    def stop(self) -> None:
+        pass
+
+
+def run_with(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, errors: list[str | None]) -> list[str]:
+    """Run a pipeline whose query ends with each of these errors in turn; the events it wrote."""
+    config = check_config(RIGHT, tmp_path)
+    job = dataclasses.replace(config.job, flows=lambda inputs: [Flow("archive", None)])  # type: ignore[arg-type]
+    spark: Any = SimpleNamespace(sparkContext=SimpleNamespace(master="local[2]"))
+    state = PipelineState(tmp_path, "orders")
+    runner = Runner(dataclasses.replace(config, job=job), spark, state, LineDisplay("orders", io.StringIO()))
+    monkeypatch.setattr(runner, "_start", lambda flow: EndedQuery(errors.pop(0)))
+    try:
+        runner.run()
+    finally:
+        assert not errors, "not every query was started"
+    return [event["event"] for event in state.events()]
+
+
+def test_a_query_that_died_of_a_slow_machine_starts_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slow = "Python worker failed to connect back."
+    events = run_with(tmp_path, monkeypatch, [slow, slow, None])
+    assert events == ["started", "restarted", "restarted", "finished"]
+    with pytest.raises(PipelineFailed, match="failed to connect back"):
+        run_with(tmp_path, monkeypatch, [slow] * (RESTARTS + 1))
+    with pytest.raises(PipelineFailed, match="no such column"):
+        run_with(tmp_path, monkeypatch, ["no such column"])

@@ -232,6 +232,7 @@ def test_replay_sends_the_chosen_rows_as_the_messages_they_were(
             "since": "2026-11-17T00:00:00",
             "filter": "id % 2 = 0",
             "keep_timestamp": True,
+            "once": again,
         },
     )
     for _ in range(2):

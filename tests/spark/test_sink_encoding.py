@@ -105,7 +105,7 @@ def test_full_batches_are_cut_and_order_is_kept() -> None:
     )
     batches += accumulator.close()
     assert [record.value for batch in batches for record in records_in(batch)] == values
-    assert len(batches) == 3
+    assert len(batches) == 4
     assert max(len(batch.data) for batch in batches) < 1_000 + HEADER_SIZE
     assert [batch.record_count for batch in batches] == [len(records_in(batch)) for batch in batches]
 

@@ -7,6 +7,7 @@ import pytest
 from pyspark_tidemill import DefaultSource
 from tidemill.spark.client.cluster import EARLIEST, LATEST, TopicPartition
 from tidemill.spark.options import PROTECTED, BadOption, Options
+from tidemill.spark.source import stream_reader
 from tidemill.spark.source.schema import source_schema
 from tidemill.spark.source.settings import SourceSettings, batch_settings, stream_settings
 
@@ -201,6 +202,18 @@ def test_a_schema_may_pick_columns_and_nothing_else() -> None:
         from pyspark.sql.types import StructType
 
         source.reader(StructType().add("value", "string"))
+
+
+def test_rates_are_refused_by_name_where_spark_would_stop_early(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before 4.2 Spark cannot limit a batch of a Python source, and an available-now query would end too soon."""
+    monkeypatch.setattr(stream_reader, "HAS_READ_LIMITS", False)
+    given = {**BASE, "startingOffsets": "earliest"}
+    schema = source_schema({})
+    assert not hasattr(stream_reader.stream_reader(schema, given), "prepareForTriggerAvailableNow")
+    with pytest.raises(BadOption, match=r"maxOffsetsPerTrigger .*pyspark 4\.2 or newer"):
+        stream_reader.stream_reader(schema, {**given, "maxOffsetsPerTrigger": "5"})
+    with pytest.raises(BadOption, match=r"minOffsetsPerTrigger .*pyspark 4\.2 or newer"):
+        stream_reader.stream_reader(schema, {**given, "minOffsetsPerTrigger": "5"})
 
 
 def test_security_settings() -> None:

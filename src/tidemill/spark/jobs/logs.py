@@ -176,10 +176,16 @@ def level_counts(lines: DataFrame, window: str) -> DataFrame:
 
 
 def error_counts(lines: DataFrame, window: str) -> DataFrame:
-    """Lines of ERROR or worse per window and service, with one of the messages."""
-    bad = lines.where(sql.col("level").isin(*BAD_LEVELS))
-    grouped = bad.groupBy(sql.window("time", window), "service", "team")
-    counted = grouped.agg(sql.count("*").alias("errors"), sql.min("message").alias("example"))
+    """Lines of ERROR or worse per window and service, with one of the messages.
+
+    Other lines are not filtered out but counted as none: they move the watermark that closes the windows.
+    """
+    bad = sql.col("level").isin(*BAD_LEVELS)
+    grouped = lines.groupBy(sql.window("time", window), "service", "team")
+    counted = grouped.agg(
+        sql.count(sql.when(bad, 1)).alias("errors"),
+        sql.min(sql.when(bad, sql.col("message"))).alias("example"),
+    )
     bounds = [sql.col("window.start").alias("window_start"), sql.col("window.end").alias("window_end")]
     return counted.select(*bounds, "service", "team", "errors", "example")
 

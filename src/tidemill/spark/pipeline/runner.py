@@ -37,6 +37,12 @@ PATIENCE_SECONDS = 60.0
 which its transactions bear."""
 
 
+RESTARTS = 3
+SLOW_PYTHON = "failed to connect back"
+"""Spark gives a Python process ten seconds to start, whatever the machine is doing; a query that died of that is
+started again from its checkpoint, this often."""
+
+
 class StopRequested(Exception):
     """Raised in place of a batch that is not to begin."""
 
@@ -97,9 +103,10 @@ class Runner:
         assert self._config.job.flows is not None
         queries: dict[str, StreamingQuery] = {}
         try:
-            for flow in self._config.job.flows(self._inputs):
-                queries[flow.name] = self._start(flow)
-            self._wait(queries)
+            flows = {flow.name: flow for flow in self._config.job.flows(self._inputs)}
+            for name, flow in flows.items():
+                queries[name] = self._start(flow)
+            self._wait(queries, flows)
         finally:
             self._look(queries)
             self._end(list(queries.values()))
@@ -129,15 +136,28 @@ class Runner:
 
         return batch
 
-    def _wait(self, queries: dict[str, StreamingQuery]) -> None:
-        while any(query.isActive for query in queries.values()) and not self.stop.is_set():
-            self._check(list(queries.values()))
+    def _wait(self, queries: dict[str, StreamingQuery], flows: dict[str, Flow]) -> None:
+        restarts = RESTARTS
+        while not self.stop.is_set():
+            slow = _slow(queries) if restarts > 0 else []
+            restarts -= len(slow)
+            for name in slow:
+                self._restart(name, queries, flows)
+            active = any(query.isActive for query in queries.values())
             self._look(queries)
+            if not active and not (restarts > 0 and _slow(queries)):
+                break
+            self._check(queries, tolerate_slow=restarts > 0)
             time.sleep(POLL_SECONDS)
         if self.stop.is_set():
             self._state.event("stopping")
             self._let_batches_end(list(queries.values()))
-        self._check(list(queries.values()))
+        self._check(queries)
+
+    def _restart(self, name: str, queries: dict[str, StreamingQuery], flows: dict[str, Flow]) -> None:
+        self._watch.look(name, queries[name])
+        self._state.event("restarted", query=name, why="Python did not start in time")
+        queries[name] = self._start(flows[name])
 
     def _look(self, queries: dict[str, StreamingQuery]) -> None:
         for name, query in queries.items():
@@ -151,9 +171,10 @@ class Runner:
                     query.stop()
             time.sleep(POLL_SECONDS)
 
-    def _check(self, queries: list[StreamingQuery]) -> None:
-        for query in queries:
-            error = None if query.isActive else query.exception()
+    def _check(self, queries: dict[str, StreamingQuery], tolerate_slow: bool = False) -> None:
+        slow = _slow(queries) if tolerate_slow else []
+        for name, query in queries.items():
+            error = None if query.isActive or name in slow else query.exception()
             if error is not None and not (self.stop.is_set() and StopRequested.__name__ in str(error)):
                 raise PipelineFailed(f"query {query.name} failed: {first_sentence(error)}") from error
 
@@ -161,6 +182,15 @@ class Runner:
         for query in queries:
             with contextlib.suppress(Exception):
                 query.stop()
+
+
+def _slow(queries: dict[str, StreamingQuery]) -> list[str]:
+    """Queries that ended because Python did not start in time."""
+    return [
+        name
+        for name, query in queries.items()
+        if not query.isActive and SLOW_PYTHON in str(query.exception() or "")
+    ]
 
 
 def first_sentence(error: Any) -> str:

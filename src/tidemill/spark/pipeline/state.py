@@ -2,7 +2,7 @@
 
     ~/.local/state/tidemill/pipelines/orders-archive/
       status.json      the newest facts, replaced after every batch
-      events.jsonl     one JSON object per line: started, batch, idle, stopping, stopped, finished, failed
+      events.jsonl     one JSON object per line: started, batch, restarted, stopping, stopped, finished, failed
       report.html      written when the pipeline ends
 
 The folder is that of TIDEMILL_PIPELINES, else below XDG_STATE_HOME. It is a view, not the truth: positions

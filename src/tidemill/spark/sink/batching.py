@@ -1,8 +1,8 @@
 """Rows become record batches, one open batch for each target partition.
 
-A batch is closed when the next rows would make it larger than `batch_bytes` (before compression), or when the task is
-over. A row larger than that travels alone. Batches are made without a producer: id, epoch and sequence are stamped
-when it is known who publishes them, and nothing but the header and the checksum is touched for it:
+A batch is closed when the next rows would make it larger than about `batch_bytes` (before compression), or when the
+task is over. A row larger than that travels alone. Batches are made without a producer: id, epoch and sequence are
+stamped when it is known who publishes them, and nothing but the header and the checksum is touched for it:
 
     accumulator.append(TopicPartition("orders", 3), rows)       # -> [Batch, …] that are full
     accumulator.close()                                 # -> the rest
@@ -20,7 +20,7 @@ import numpy as np
 
 from tidemill.model.errors import MalformedMessage
 from tidemill.spark.client.cluster import TopicPartition
-from tidemill.spark.sink.encoding import Numbers, Rows, encode_records, largest_sizes
+from tidemill.spark.sink.encoding import Numbers, Rows, encode_records, estimated_sizes
 from tidemill.wire.batch import (
     MAGIC,
     TRANSACTIONAL_MASK,
@@ -89,7 +89,7 @@ class Accumulator:
     def append(self, target: TopicPartition, rows: Rows) -> list[Batch]:
         """Take rows in; the batches that became full, in order."""
         full: list[Batch] = []
-        ends = np.cumsum(largest_sizes(rows))
+        ends = np.cumsum(estimated_sizes(rows))
         start = 0
         while start < len(rows):
             stop = self._fitting(target, ends, start)
@@ -100,6 +100,8 @@ class Accumulator:
                 self._open[target] = _OpenBatch(int(rows.timestamps_ms[start]))
             self._open[target].append(rows.slice(start, stop))
             start = stop
+            if stop < len(rows):
+                full.append(self._close(target))
         return full
 
     def _fitting(self, target: TopicPartition, ends: Numbers, start: int) -> int:

@@ -25,8 +25,8 @@ import pyarrow.compute as pc
 
 Numbers = npt.NDArray[np.int64]
 
-LONGEST_FRAME_BYTES = 40
-"""What a record takes at most besides key, value and headers: six varints and the attributes."""
+TYPICAL_FRAME_BYTES = 16
+"""What a record takes besides key, value and headers: six varints and the attributes."""
 
 
 class Rows(NamedTuple):
@@ -67,9 +67,9 @@ def lengths_of(column: pa.BinaryArray) -> Numbers:
     )
 
 
-def largest_sizes(rows: Rows) -> Numbers:
-    """Bytes that each record takes at most: enough to decide where to cut."""
-    sizes = np.maximum(lengths_of(rows.values), 0) + LONGEST_FRAME_BYTES
+def estimated_sizes(rows: Rows) -> Numbers:
+    """Bytes that each record takes, to a few: enough to decide where to cut."""
+    sizes = np.maximum(lengths_of(rows.values), 0) + TYPICAL_FRAME_BYTES
     for column in (rows.keys, rows.headers):
         if column is not None:
             sizes += np.maximum(lengths_of(column), 0)
@@ -155,6 +155,8 @@ def _varints(numbers: Numbers) -> _Varints:
     zigzag = ((numbers << 1) ^ (numbers >> 63)).view(np.uint64)
     longest = max(1, -(-int(zigzag.max(initial=0)).bit_length() // 7))
     widths = np.ones(len(numbers), np.int64)
+    if longest == 1:
+        return _Varints(zigzag.astype(np.uint8)[:, None], widths)
     for group in range(1, longest):
         widths += zigzag >= np.uint64(1 << 7 * group)
     table = np.empty((len(numbers), longest), np.uint8)

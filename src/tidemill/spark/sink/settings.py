@@ -48,7 +48,7 @@ OPTIONS = (
     "queryName",
     "path",
 )
-"""Spark shows `checkpointLocation` and `queryName`, which are its own, to every sink; `path` is refused by name below."""
+"""Spark shows its own `checkpointLocation` and `queryName` to every sink; `path` is refused by name below."""
 
 USED_SETTINGS = (
     "acks", "batch.size", "compression.type", "compression.gzip.level", "compression.lz4.level",
