@@ -15,7 +15,6 @@ import shutil
 import subprocess
 import sys
 import venv
-from pathlib import Path
 
 from kafka_jars import CACHE, ROOT, Missing, require
 
