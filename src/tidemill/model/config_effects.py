@@ -21,8 +21,6 @@ _NO_TLS = "no TLS yet: a listener that asks for it is refused"
 _NO_SASL = "no SASL yet: a listener that asks for it is refused"
 _NO_QUOTAS = "no quotas yet"
 _ONE_LOOP = "one event loop does the work of these threads"
-_CLASSIC_ONLY = "only the classic group protocol yet"
-_NO_SHARE_GROUPS = "no share groups yet"
 _NO_METRICS = "no metrics yet"
 _NO_TIERS = "no tiered storage"
 
@@ -40,12 +38,10 @@ WITHOUT_EFFECT: dict[str, str] = {
     "controller.socket.timeout.ms": _QUORUM_OF_ONE,
     "early.start.listeners": _NO_SASL,
     "follower.replication.throttled.replicas": _ONE_BROKER,
-    "group.consumer.*": _CLASSIC_ONLY,
     "group.coordinator.append.linger.ms": "records are appended at once",
     "group.coordinator.cached.buffer.max.bytes": "no buffer is kept",
-    "group.coordinator.rebalance.protocols": _CLASSIC_ONLY,
+    "group.coordinator.rebalance.protocols": "classic, consumer and share groups are always on",
     "group.coordinator.threads": _ONE_LOOP,
-    "group.share.*": _NO_SHARE_GROUPS,
     "inter.broker.listener.name": _ONE_BROKER,
     "leader.imbalance.check.interval.seconds": _ONE_BROKER,
     "leader.replication.throttled.replicas": _ONE_BROKER,
@@ -75,6 +71,9 @@ WITHOUT_EFFECT: dict[str, str] = {
     "request.timeout.ms": _ONE_BROKER,
     "sasl.*": _NO_SASL,
     "security.inter.broker.protocol": _ONE_BROKER,
+    "share.coordinator.append.linger.ms": "records are appended at once",
+    "share.coordinator.load.buffer.size": "a partition is loaded in pieces of a fixed size",
+    "share.coordinator.threads": _ONE_LOOP,
     "socket.connection.setup.timeout.max.ms": _ONE_BROKER,
     "ssl.*": _NO_TLS,
     "telemetry.max.bytes": "no client metrics are asked for",

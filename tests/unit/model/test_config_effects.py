@@ -9,6 +9,7 @@ import pytest
 
 from tidemill.model.config_effects import render, why_without_effect
 from tidemill.model.configs import BROKER_CONFIGS
+from tidemill.model.group_configs import GROUP_CONFIGS
 from tidemill.model.topic_configs import TOPIC_CONFIGS, TOPIC_SYNONYMS
 from tidemill.storage.config import LogConfig
 
@@ -16,6 +17,12 @@ ROOT = Path(__file__).parents[3]
 SOURCE = ROOT / "src" / "tidemill"
 BUILT_BY_PREFIX = ("offsets.topic.", "transaction.state.log.", "share.coordinator.state.topic.")
 """`api.internal_topics` puts these names together."""
+OF_GROUPS = {
+    f"group.{kind}.{bound}{rest}"
+    for kind, _, rest in (name.partition(".") for name in GROUP_CONFIGS)
+    for bound in ("", "min.", "max.")
+}
+"""What a group's own configuration falls back to, and its limits: `model.group_configs` puts these together."""
 
 
 @cache
@@ -30,6 +37,7 @@ def is_read(name: str) -> bool:
         or name.replace(".", "_") in LogConfig.__dataclass_fields__
         or name in synonyms
         or name.startswith(BUILT_BY_PREFIX)
+        or name in OF_GROUPS
     )
 
 
