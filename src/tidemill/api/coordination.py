@@ -19,6 +19,8 @@ from tidemill.coordination.runtime import CoordinatorRuntime
 from tidemill.model.errors import ApiError, ErrorCode
 
 C = TypeVar("C", bound=CoordinatorCore)
+MAX_KEY_BYTES = 0x7FFF
+"""Keys of records in internal topics hold names behind a length of 16 bits."""
 
 
 class Coordinator(Generic[C]):
@@ -28,6 +30,8 @@ class Coordinator(Generic[C]):
 
     def partition_for(self, key: str) -> int:
         """The partition responsible for this key; raises while the internal topic does not exist."""
+        if len(key) > MAX_KEY_BYTES or len(key.encode()) > MAX_KEY_BYTES:
+            raise ApiError(ErrorCode.INVALID_REQUEST, f"a name of more than {MAX_KEY_BYTES} bytes")
         count = self._partition_count(self.runtime.topic)
         if not count:
             raise ApiError(ErrorCode.NOT_COORDINATOR, f"{self.runtime.topic} does not exist yet")

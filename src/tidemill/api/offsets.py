@@ -162,6 +162,8 @@ def _find(partition: Partition, asked: ListOffsetsPartition, committed_only: boo
     end = partition.visible_end(committed_only, replica_id)
     match asked.timestamp:
         case time if time == LATEST:
+            if replica_id < 0 and not partition.knows_end:
+                raise ApiError(ErrorCode.OFFSET_NOT_AVAILABLE, "the new leader does not know the end yet")
             return -1, end, partition.leader_epoch
         case time if time in (EARLIEST, EARLIEST_LOCAL):
             return -1, log.log_start_offset, log.epoch_for_offset(log.log_start_offset)

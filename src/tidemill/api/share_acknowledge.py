@@ -5,6 +5,8 @@ Version 2 can renew locks; it is told so by `is_renew_ack`.
 
 from __future__ import annotations
 
+import asyncio
+
 from tidemill.api.context import RequestContext
 from tidemill.api.share_members import ShareMembers, checked_session_key
 from tidemill.api.share_sessions import FINAL_EPOCH, INITIAL_EPOCH, SharedPartition
@@ -40,9 +42,9 @@ class ShareAcknowledgeApi:
         if request.share_session_epoch == FINAL_EPOCH:
             self._members.leave(session)
         topics: dict[bytes, ShareAcknowledgeTopicResponse] = {}
-        for where, result in results.items():
+        for where, result in results.items():  # shielded: a client that goes away stops no write
             topic = topics.setdefault(where.topic_id, ShareAcknowledgeTopicResponse(topic_id=where.topic_id))
-            topic.partitions.append(_partition(where.partition, await result))
+            topic.partitions.append(_partition(where.partition, await asyncio.shield(result)))
         lock_ms = self._members.partitions.settings(key.group_id).limits.record_lock_duration_ms
         return ShareAcknowledgeResponse(acquisition_lock_timeout_ms=lock_ms, responses=list(topics.values()))
 

@@ -24,7 +24,6 @@ from tidemill.api.share_sessions import (
     SessionKey,
     SharedPartition,
     ShareSession,
-    update_session,
 )
 from tidemill.coordination.share.partition_contract import Wish
 from tidemill.coordination.share.persister import SharePartitionKey
@@ -41,6 +40,9 @@ from tidemill.wire.share_fetch_codec import (
 
 EXACT_RECORDS = 1
 """The acquire mode `record_limit` (KIP-1206)."""
+
+
+LONGEST_REFUSAL_MS = 30_000
 
 
 class ShareFetchApi:
@@ -83,7 +85,7 @@ class ShareFetchApi:
         requested = _requested(request)
         if request.share_session_epoch != INITIAL_EPOCH:
             session = sessions.proceed(key, request.share_session_epoch)
-            update_session(session, [where for where, _ in requested], _forgotten(request))
+            sessions.update(session, [where for where, _ in requested], _forgotten(request))
             return session
         if any(asked.acknowledgement_batches for _, asked in requested):
             raise ApiError(ErrorCode.INVALID_REQUEST, "a new session holds nothing to acknowledge")
@@ -160,8 +162,9 @@ class Exchange:
         if error.code is not ErrorCode.SHARE_SESSION_LIMIT_REACHED:
             self._respond([], error)
             return
-        delay_s = max(0, max_wait_ms) / 1000
-        asyncio.get_running_loop().call_later(delay_s, lambda: self._respond([], error))
+        delay_s = min(max(0, max_wait_ms), LONGEST_REFUSAL_MS) / 1000
+        timer = asyncio.get_running_loop().call_later(delay_s, lambda: self._respond([], error))
+        self._slot.on_abandoned = timer.cancel
 
     def _maybe_respond(self) -> None:
         """Once: the records may come between the end of the writes and the call that tells of it."""

@@ -64,7 +64,9 @@ class ShareGroupApi:
         again = ShareGroupHeartbeatRequest(
             group_id=request.group_id, member_id=request.member_id, member_epoch=response.member_epoch
         )
-        newer, _ = await self._heartbeat(context, again)
+        newer, more = await self._heartbeat(context, again)
+        if more is not None:
+            await self.initialize(request.group_id, more)  # a topic that appeared in between
         if newer.error_code:
             return response
         newer.assignment = newer.assignment or response.assignment

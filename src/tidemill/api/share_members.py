@@ -17,7 +17,6 @@ from tidemill.coordination.share.persister import SharePartitionKey
 from tidemill.model.errors import ApiError, ErrorCode
 
 LONGEST_MEMBER_ID = 36
-RENEWAL_SINCE = 2
 Results = dict[SharedPartition, Result]
 
 
@@ -45,7 +44,13 @@ class ShareMembers:
         renews: bool,
     ) -> Results:
         """Begin all of them now; each result comes when it is durable."""
-        return {where: self._acknowledge_one(session, where, batches, renews) for where, batches in asked}
+        together: dict[SharedPartition, list[WireRange]] = {}
+        for where, batches in asked:
+            together.setdefault(where, []).extend(batches)
+        return {
+            where: self._acknowledge_one(session, where, batches, renews)
+            for where, batches in together.items()
+        }
 
     def _acknowledge_one(
         self, session: SessionKey, where: SharedPartition, batches: Sequence[WireRange], renews: bool

@@ -173,6 +173,9 @@ class SharePartitions:
     ) -> ApiError | None:
         try:
             await self._write(led, transition.write)
+        except asyncio.CancelledError:
+            core.roll_back(transition)
+            raise
         except Exception as error:
             core.roll_back(transition)
             failure = self._write_failed(led, error)

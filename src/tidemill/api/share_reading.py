@@ -103,8 +103,8 @@ def _batches(readable: Readable, seen: list[tuple[int, BatchHeader]]) -> Iterato
             seen.append((position, header))
             is_hidden = header.is_control or _is_aborted(header, readable.aborted)
             yield FetchedBatch(header.base_offset, header.last_offset, is_hidden)
-    except DamagedBatch:
-        return  # the slice ends within a batch
+    except (DamagedBatch, OSError):
+        return  # the slice ends within a batch, or the disk fails: what was seen until here is sound
 
 
 def _is_aborted(header: BatchHeader, aborted: list[AbortedTransaction]) -> bool:

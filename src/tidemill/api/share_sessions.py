@@ -25,8 +25,8 @@ from tidemill.model.errors import ApiError, ErrorCode
 FINAL_EPOCH = -1
 INITIAL_EPOCH = 0
 LAST_EPOCH = 0x7FFFFFFF
-MOST_PARTITIONS = 100_000
-"""As many as one request can name."""
+MOST_PARTITIONS = 1_000_000
+"""Of all sessions together; one takes some 150 bytes."""
 
 
 class SessionKey(NamedTuple):
@@ -68,6 +68,7 @@ class ShareSessions:
         self.slots = slots
         self._sessions: dict[SessionKey, ShareSession] = {}
         self._members: Counter[str] = Counter()
+        self._partition_count = 0
 
     def __len__(self) -> int:
         return len(self._sessions)
@@ -82,9 +83,31 @@ class ShareSessions:
         self.remove(key)
         if len(self._sessions) >= self.slots:
             raise ApiError(ErrorCode.SHARE_SESSION_LIMIT_REACHED)
-        session = self._sessions[key] = ShareSession(key, partitions)
+        session = ShareSession(key, ())
+        self.update(session, partitions, ())
+        self._sessions[key] = session
         self._members[key.group_id] += 1
         return session
+
+    def update(
+        self,
+        session: ShareSession,
+        added: Iterable[SharedPartition],
+        forgotten: Iterable[SharedPartition],
+    ) -> None:
+        """What a request adds and forgets; refused if all sessions together would have too many partitions."""
+        before = len(session.partitions)
+        for partition in forgotten:
+            session.partitions.pop(partition, None)
+        new = dict.fromkeys(partition for partition in added if partition not in session.partitions)
+        self._partition_count += len(session.partitions) - before
+        if self._partition_count + len(new) > MOST_PARTITIONS:
+            raise ApiError(
+                ErrorCode.SHARE_SESSION_LIMIT_REACHED,
+                f"all sessions have at most {MOST_PARTITIONS} partitions",
+            )
+        session.partitions.update(new)
+        self._partition_count += len(new)
 
     def proceed(self, key: SessionKey, epoch: int) -> ShareSession:
         """The session that a later request belongs to; the last request of a session may have any epoch."""
@@ -104,18 +127,8 @@ class ShareSessions:
         session = self._sessions.pop(key, None)
         if session is not None:
             session.forget_connection()
+            self._partition_count -= len(session.partitions)
             self._members[key.group_id] -= 1
             if not self._members[key.group_id]:
                 del self._members[key.group_id]
         return session
-
-
-def update_session(
-    session: ShareSession, added: Iterable[SharedPartition], forgotten: Iterable[SharedPartition]
-) -> None:
-    for partition in forgotten:
-        session.partitions.pop(partition, None)
-    new = [partition for partition in added if partition not in session.partitions]
-    if len(session.partitions) + len(new) > MOST_PARTITIONS:
-        raise ApiError(ErrorCode.INVALID_REQUEST, f"a session has at most {MOST_PARTITIONS} partitions")
-    session.partitions.update(dict.fromkeys(new))

@@ -111,9 +111,8 @@ def decode_record(key: bytes | None, value: bytes | None, types: RecordTypes) ->
     if not value_class.VERSIONS[0] <= version <= value_class.VERSIONS[1]:
         logger.warning("a record of type %d has the unknown version %d and is left out", record_type, version)
         return None
-    return CoordinatorRecord(
-        record_type, decoded_key, decode(value_class, version, value, _TYPE.size), version
-    )
+    decoded = decode(value_class, version, value, _TYPE.size, max_elements=len(value))  # we wrote it
+    return CoordinatorRecord(record_type, decoded_key, decoded, version)
 
 
 # -- batches ----------------------------------------------------------------------------------------------

@@ -248,13 +248,19 @@ class Shard(Generic[C]):
         try:
             self._write(outcome, now_ms, producer)
         except ApiError as error:
-            failure = _for_clients(error)
-            for reply in outcome.replies:
-                _resolve(reply.token, failure)
-            _resolve(token, failure)
+            self._fail(outcome, token, _for_clients(error))
             return False
+        except Exception:
+            logger.exception("%s-%d cannot write what was decided", self._runtime.topic, self.index)
+            self._fail(outcome, token, ApiError(ErrorCode.UNKNOWN_SERVER_ERROR))
+            return True  # what cannot be encoded now never will be
         self._when_committed(outcome)
         return True
+
+    def _fail(self, outcome: Outcome, token: PendingReply | None, failure: ApiError) -> None:
+        for reply in outcome.replies:
+            _resolve(reply.token, failure)
+        _resolve(token, failure)
 
     def _write(self, outcome: Outcome, now_ms: int, producer: Producer | None) -> None:
         records = outcome.records

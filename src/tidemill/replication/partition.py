@@ -48,8 +48,8 @@ class Partition:
     """One partition on this broker. All calls come from the event loop."""
 
     __slots__ = (
-        "_at_end", "_on_advance", "_remote_ends", "_request_sync", "high_watermark", "is_deleted", "isr",
-        "leader_epoch", "leader_id", "log", "node_id", "replicas", "role", "topic_id", "topic_partition",
+        "_at_end", "_epoch_start", "_on_advance", "_remote_ends", "_request_sync", "high_watermark", "is_deleted",
+        "isr", "leader_epoch", "leader_id", "log", "node_id", "replicas", "role", "topic_id", "topic_partition",
     )  # fmt: skip
 
     def __init__(
@@ -75,6 +75,7 @@ class Partition:
         self.high_watermark = log.log_start_offset if log else 0
         self._remote_ends: dict[int, int] = {}
         self._at_end: FetchResult | None = None
+        self._epoch_start = 0
         self._on_advance = on_advance
         self._request_sync = request_sync
 
@@ -86,6 +87,7 @@ class Partition:
         if state.leader_epoch > self.leader_epoch:
             self._remote_ends.clear()
             log.assign_epoch(state.leader_epoch)
+            self._epoch_start = log.log_end_offset
         self._adopt(state, Role.LEADER)
         if log.config.acknowledges_after_sync and log.recovery_point < log.log_end_offset:
             self._request_sync(self)  # found after a crash: it is shown as soon as it is known to be durable
@@ -197,6 +199,14 @@ class Partition:
         if replica_id >= 0:
             return self.log.log_end_offset
         return self.last_stable_offset if committed_only else self.high_watermark
+
+    @property
+    def knows_end(self) -> bool:
+        """Whether the high watermark has caught up with what was found when this broker became the leader.
+
+        Before, the end that readers may see lies behind what was acknowledged already.
+        """
+        return self.high_watermark >= self._epoch_start
 
     def readable_end(self, wanted: FetchPartition, committed_only: bool, replica_id: int) -> int:
         """The first offset that this fetch may not see; -1 where it can only be answered with an error."""

@@ -6,6 +6,7 @@ asks for it: a broker without groups is up sooner.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Mapping
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -15,6 +16,7 @@ from tidemill.api.services import Metadata
 from tidemill.metadata.controller import Controller
 from tidemill.metadata.image import ResourceType
 from tidemill.model.configs import BrokerLayers
+from tidemill.model.errors import ApiError
 from tidemill.model.ids import TopicPartition
 from tidemill.ports.clock import Clock
 from tidemill.ports.randomness import Randomness
@@ -35,6 +37,8 @@ if TYPE_CHECKING:
     from tidemill.coordination.transaction.driven import DrivenShard
     from tidemill.coordination.transaction.producer_ids import ProducerIdStock
     from tidemill.coordination.transaction.verification import VerificationGuards
+
+logger = logging.getLogger(__name__)
 
 TRANSACTION_VERSION_FEATURE = "transaction.version"
 
@@ -150,7 +154,10 @@ class Coordinators:
         """What lies before is not needed any more; if it cannot be cut now, another time will do."""
         partition = self._replicas.partitions.get(TopicPartition(SHARE_STATE_TOPIC, index))
         if partition is not None and partition.log is not None:
-            partition.log.increase_log_start_offset(min(offset, partition.high_watermark))
+            try:
+                partition.log.increase_log_start_offset(min(offset, partition.high_watermark))
+            except (ApiError, OSError) as error:
+                logger.warning("%s-%d is not pruned: %s", SHARE_STATE_TOPIC, index, error)
 
     @cached_property
     def share_persister(self) -> SharePersister:

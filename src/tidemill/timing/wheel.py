@@ -39,7 +39,10 @@ the present count.
 from __future__ import annotations
 
 import heapq
+import logging
 import operator
+
+logger = logging.getLogger(__name__)
 
 NEVER_MS = 0x7FFF_FFFF_FFFF_FFFF
 """The due time of a task that nobody waits for: not set yet, or cancelled."""
@@ -196,10 +199,16 @@ class TimingWheel:
 
 
 def run_due(wheel: TimingWheel, now_ms: int) -> int:
-    """Expire all that is due, and say how many. One that another cancels or puts off is left out."""
+    """Expire all that is due, and say how many. One that another cancels or puts off is left out.
+
+    One that fails is reported and costs the others nothing: they were taken from the wheel together.
+    """
     count = 0
     for task in wheel.advance(now_ms):
         if task.due_ms <= now_ms:
-            task.expire()
+            try:
+                task.expire()
+            except Exception:
+                logger.exception("a timer failed")
             count += 1
     return count

@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import pytest
 
+from tidemill.api import share_sessions
 from tidemill.api.share_sessions import (
     FINAL_EPOCH,
     LAST_EPOCH,
-    MOST_PARTITIONS,
     SessionKey,
     SharedPartition,
     ShareSessions,
-    update_session,
 )
 from tidemill.model.errors import ApiError, ErrorCode
 
-ANN, BOB = SessionKey("group", "ann"), SessionKey("group", "bob")
+ANN, BOB, CAROL = (SessionKey("group", name) for name in ("ann", "bob", "carol"))
 A, B, C = (SharedPartition(bytes(16), index) for index in range(3))
 
 
@@ -65,7 +64,7 @@ def test_nobody_loses_a_session_to_another() -> None:
 def test_partitions_come_and_go_and_take_turns() -> None:
     sessions = ShareSessions(1)
     session = sessions.open(ANN, [A, B])
-    update_session(session, [B, C], [A])
+    sessions.update(session, [B, C], [A])
     assert list(session.partitions) == [B, C]
     firsts = set()
     for epoch in (1, 2):
@@ -73,16 +72,23 @@ def test_partitions_come_and_go_and_take_turns() -> None:
         assert sorted(session.rotated()) == [B, C]
         firsts.add(session.rotated()[0])
     assert firsts == {B, C}
-    update_session(session, [], [B, C])
+    sessions.update(session, [], [B, C])
     assert session.rotated() == []
 
 
-def test_a_session_has_no_more_partitions_than_a_request_can_name() -> None:
-    session = ShareSessions(1).open(ANN, [])
-    update_session(session, [SharedPartition(bytes(16), index) for index in range(MOST_PARTITIONS)], [])
-    with pytest.raises(ApiError) as caught:
-        update_session(session, [SharedPartition(bytes(16), MOST_PARTITIONS)], [])
-    assert caught.value.code is ErrorCode.INVALID_REQUEST
+def test_all_sessions_together_have_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(share_sessions, "MOST_PARTITIONS", 3)
+    sessions = ShareSessions(3)
+    ann, bob = sessions.open(ANN, [A, B]), sessions.open(BOB, [A])
+    for refused in (lambda: sessions.update(bob, [B], []), lambda: sessions.open(CAROL, [C])):
+        with pytest.raises(ApiError) as caught:
+            refused()
+        assert caught.value.code is ErrorCode.SHARE_SESSION_LIMIT_REACHED
+    assert sessions.get(CAROL) is None and len(sessions) == 2
+    sessions.update(ann, [], [A])
+    sessions.update(bob, [B], [])
+    sessions.remove(ANN)
+    sessions.open(CAROL, [C])
 
 
 def test_a_session_that_ends_lets_go_of_its_connection() -> None:

@@ -78,16 +78,17 @@ class Handlers:
     def __init__(self) -> None:
         self.driver, self.markers = TransactionDriver(), Markers()
         self.blocks = 0
+        self.stock = ProducerIdStock()
         services: Any = SimpleNamespace(
             node_id=1,
             metadata=SimpleNamespace(image=SimpleNamespace(topics=TOPICS), change=self._allocate),
             groups=SimpleNamespace(partition_for=lambda group: 7),
             replicas=SimpleNamespace(partitions={}),
+            coordinators=SimpleNamespace(producer_ids=self.stock),
         )
         coordinator: Any = DrivenCoordinator(self.driver)
         markers: Any = self.markers
-        self.stock = ProducerIdStock()
-        self.api = TransactionApi(services, coordinator, None, markers, self.stock)  # type: ignore[arg-type]
+        self.api = TransactionApi(services, coordinator, None, markers)  # type: ignore[arg-type]
 
     async def _allocate(self, decide: Callable[..., Any]) -> Any:
         self.blocks += 1

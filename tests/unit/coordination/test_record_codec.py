@@ -16,7 +16,14 @@ from tidemill.coordination.record_codec import (
     encode_value,
     read_batches,
 )
-from tidemill.coordination.records.group_records import RECORD_TYPES, OffsetCommitKey, OffsetCommitValue
+from tidemill.coordination.records.group_records import (
+    RECORD_TYPES,
+    ConsumerGroupCurrentMemberAssignmentKey,
+    ConsumerGroupCurrentMemberAssignmentValue,
+    OffsetCommitKey,
+    OffsetCommitValue,
+    TopicPartitions,
+)
 from tidemill.model.errors import MalformedMessage
 from tidemill.wire.batch import stamp
 
@@ -68,3 +75,20 @@ def test_damage_is_an_error_and_a_torn_end_is_not() -> None:
     batch[-3] ^= 1
     with pytest.raises(MalformedMessage, match="checksum"):
         list(read_batches(batch, RECORD_TYPES))
+
+
+def test_what_we_wrote_ourselves_may_be_large() -> None:
+    """A member with many partitions has more array elements than a stranger may send."""
+    partitions = TopicPartitions(
+        topic_id=b"t" * 16, partitions=list(range(60_000)), assignment_epochs=[5] * 60_000
+    )
+    record = CoordinatorRecord(
+        8,
+        ConsumerGroupCurrentMemberAssignmentKey(group_id="g", member_id="m"),
+        ConsumerGroupCurrentMemberAssignmentValue(member_epoch=5, assigned_partitions=[partitions]),
+        0,
+    )
+    value = encode_value(record)
+    assert value is not None
+    read = decode_record(encode_key(record), value, RECORD_TYPES)
+    assert read is not None and read.value == record.value

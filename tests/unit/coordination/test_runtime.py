@@ -371,3 +371,9 @@ def test_transactional_records_count_when_their_transaction_ends(is_commit: bool
     again = World(world.log)
     again.pass_time(1)
     assert again.get("g") == [expected]
+
+
+def test_what_cannot_be_encoded_is_answered_and_not_tried_again() -> None:
+    world = World()
+    assert code_of(world.add("g" * 40_000, 5)) is ErrorCode.UNKNOWN_SERVER_ERROR
+    assert world.add("g", 5) == ["added"] and len(world.log.batches) == 1

@@ -201,3 +201,19 @@ def test_what_can_only_be_answered_with_an_error_need_not_wait(asked: FetchParti
     harness.lead()
     harness.append(3)
     assert harness.partition.readable_end(asked, False, -1) == expected
+
+
+def test_a_new_leader_knows_the_end_when_the_watermark_has_caught_up() -> None:
+    """What was found after a crash may have been acknowledged: "latest" must not lie before it."""
+    harness = Harness(LogConfig(flush_messages=1))
+    harness.lead()
+    assert harness.partition.knows_end
+    harness.append(3)
+    harness.lead(epoch=1)
+    assert not harness.partition.knows_end
+    job = harness.log.begin_flush()
+    assert job is not None
+    job.run()
+    harness.log.complete_flush(job)
+    harness.partition.advance_high_watermark()
+    assert harness.partition.knows_end

@@ -229,3 +229,16 @@ def test_a_million_timers() -> None:
     assert len(due_times) == 750_000
     assert due_times == sorted(due_times)
     assert jumps <= 60_000 + 3_000 + 150
+
+
+class Failing(Task):
+    def expire(self) -> None:
+        raise ValueError("no")
+
+
+def test_a_timer_that_fails_costs_the_others_nothing() -> None:
+    wheel, tasks = TimingWheel(0), [Failing(), Task(), Task()]
+    for task in tasks:
+        wheel.add(task, 5)
+    assert run_due(wheel, 5) == 3
+    assert [task.runs for task in tasks] == [0, 1, 1]

@@ -161,15 +161,20 @@ def _balance(takers: Mapping[bytes, list[str]], shares: Shares) -> None:
 
     Every move lowers the sum of the squares of the counts, so this ends.
     """
+    least: dict[bytes, str] = {}
     moved = True
     while moved:
         moved = False
         for giver in sorted(shares, key=lambda member_id: (-len(shares[member_id]), member_id)):
             for partition in tuple(shares[giver]):
-                taker = min(takers[partition[0]], key=lambda member_id: (len(shares[member_id]), member_id))
+                taker = least.get(partition[0], "")
+                if not taker:
+                    taker = min(takers[partition[0]], key=lambda each: (len(shares[each]), each))
+                    least[partition[0]] = taker
                 if len(shares[giver]) - len(shares[taker]) > 1:
                     shares[giver].remove(partition)
                     shares[taker].append(partition)
+                    least.clear()  # counts have changed
                     moved = True
 
 

@@ -38,7 +38,7 @@ from tidemill.coordination.core import CoordinatorRecord
 from tidemill.coordination.group import consumer_records as records
 from tidemill.coordination.group.assignor import NOTHING, Assignment
 from tidemill.coordination.group.contract import CONSUMER_PROTOCOL_TYPE, ConsumerSettings, Step
-from tidemill.coordination.group.modern import ModernGroup, ModernMember, Topics
+from tidemill.coordination.group.modern import STATIC_LEAVING_EPOCH, ModernGroup, ModernMember, Topics
 from tidemill.coordination.records.group_records import (
     ConsumerGroupCurrentMemberAssignmentValue,
     ConsumerGroupMemberMetadataValue,
@@ -357,7 +357,7 @@ class ConsumerGroup(ModernGroup[ConsumerMember]):
             raise ApiError(ErrorCode.NON_EMPTY_GROUP)
 
     def is_subscribed_to(self, topic: str) -> bool:
-        return topic in self.subscribed_topic_names()
+        return topic in self._subscribers or any(topic in each.topics for each in self.regexes.values())
 
     def offset_retained_since_ms(self, commit_timestamp_ms: int) -> int | None:
         """Offsets of topics that nobody subscribes to expire by their own age, as in Kafka."""
@@ -393,7 +393,8 @@ class ConsumerGroup(ModernGroup[ConsumerMember]):
     def restore_timers(self, step: Step) -> None:
         for member in self.members.values():
             self.restart_session(member, step)
-            if member.state is MemberState.UNREVOKED and member.classic is None:
+            is_here = member.classic is None and member.member_epoch != STATIC_LEAVING_EPOCH
+            if is_here and member.state is MemberState.UNREVOKED:
                 step.set_timer(RevocationTimer(self.group_id, member.member_id), member.rebalance_timeout_ms)
 
         if self.has_only_classic_members:

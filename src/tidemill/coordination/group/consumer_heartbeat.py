@@ -170,6 +170,7 @@ class Heartbeat:
             previous_member_epoch=JOINING_EPOCH,
             state=MemberState.STABLE,
             assigned=member.assigned if is_back else NOTHING,
+            assignment_epochs=member.assignment_epochs if is_back else {},
             pending_revocation=NOTHING,
         )
 

@@ -20,7 +20,7 @@ import re2
 
 from tidemill.model.errors import ApiError, ErrorCode
 
-MAX_BYTES = 8 * 1024 * 1024
+MAX_BYTES = 1024 * 1024
 MAX_LENGTH = 4096
 INTERNAL_TOPICS = frozenset({"__consumer_offsets", "__transaction_state", "__share_group_state"})
 
@@ -35,12 +35,18 @@ def topics_matching(regex: str, names: Iterable[str]) -> frozenset[str]:
     return frozenset(name for name in names if compiled.Match(name) and name not in INTERNAL_TOPICS)
 
 
-@functools.lru_cache(maxsize=64)
 def _compiled(regex: str) -> Any:
+    found = _compile(regex)
+    if isinstance(found, str):
+        raise ApiError(ErrorCode.INVALID_REGULAR_EXPRESSION, found)
+    return found
+
+
+@functools.lru_cache(maxsize=64)
+def _compile(regex: str) -> Any:
+    """The set, or why there is none: also remembered, as finding it out may take milliseconds."""
     if len(regex) > MAX_LENGTH:
-        raise ApiError(
-            ErrorCode.INVALID_REGULAR_EXPRESSION, f"an expression has at most {MAX_LENGTH} characters"
-        )
+        return f"an expression has at most {MAX_LENGTH} characters"
     options = re2.Options()
     options.max_mem = MAX_BYTES
     options.never_capture = True
@@ -50,7 +56,5 @@ def _compiled(regex: str) -> Any:
         compiled.Add(regex)
         compiled.Compile()
     except re2.error as failure:
-        raise ApiError(
-            ErrorCode.INVALID_REGULAR_EXPRESSION, f"{regex!r} is not a regular expression: {failure}"
-        ) from failure
+        return f"{regex!r} is not a regular expression: {failure}"
     return compiled

@@ -150,14 +150,20 @@ class ModernGroup(Generic[M]):
         before = self.members.get(member.member_id)
         if before is None or before.subscribed_topic_names != member.subscribed_topic_names:
             if before is not None:
-                self._subscribers.subtract(before.subscribed_topic_names)
+                self._unsubscribe(before)
             self._subscribers.update(member.subscribed_topic_names)
         self.members[member.member_id] = member
 
     def drop_member(self, member_id: str) -> None:
         member = self.members.pop(member_id, None)
         if member is not None:
-            self._subscribers.subtract(member.subscribed_topic_names)
+            self._unsubscribe(member)
+
+    def _unsubscribe(self, member: M) -> None:
+        for name in member.subscribed_topic_names:
+            self._subscribers[name] -= 1
+            if not self._subscribers[name]:
+                del self._subscribers[name]
 
     def put_target(self, member_id: str, assignment: Assignment | None) -> None:
         """What the member is to have; None if it is no member any more."""

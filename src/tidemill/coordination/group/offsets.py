@@ -87,6 +87,10 @@ class Offsets:
     def has_any(self, group_id: str) -> bool:
         return group_id in self._committed or group_id in self._open
 
+    def group_ids(self) -> set[str]:
+        """All groups with offsets, committed or pending."""
+        return self._committed.keys() | self._open.keys()
+
     def keys_of(self, group_id: str) -> list[PartitionKey]:
         """Of all offsets, committed or pending."""
         keys = dict.fromkeys(self.of_group(group_id))
@@ -97,7 +101,7 @@ class Offsets:
     def of_topics(self, topics: Iterable[str]) -> Iterator[tuple[str, PartitionKey]]:
         """Group and partition of all offsets of these topics, committed or pending."""
         wanted = set(topics)
-        for group_id in self._committed.keys() | self._open.keys():
+        for group_id in self.group_ids():
             yield from ((group_id, key) for key in self.keys_of(group_id) if key[0] in wanted)
 
     def durable_state(self) -> tuple[_Table, dict[int, _Table]]:

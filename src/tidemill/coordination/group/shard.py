@@ -176,6 +176,8 @@ class GroupShard:
     def on_loaded(self, now_ms: int) -> Outcome:
         """Members get a whole session to be heard of; groups above the size limit have to rebalance."""
         step = Step(now_ms)
+        for group_id in self.offsets.group_ids():  # offsets may outlive the records of their group
+            self._groups.setdefault(group_id, ClassicGroup(group_id))
         for group in self._groups.values():
             group.restore_timers(step)
             if isinstance(group, ClassicGroup) and len(group.members) > self.settings.max_size:

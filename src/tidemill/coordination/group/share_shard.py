@@ -117,8 +117,7 @@ class ShareGroups:
         asked_ms = self._asked_ms.get(request.group_id, {})
         answer = ShareHeartbeat(group, self._topics, settings, step, asked_ms).run(request, context)
         if answer.initialization is not None:
-            newly = dict.fromkeys(answer.initialization.partitions, step.now_ms)
-            self._asked_ms[request.group_id] = asked_ms | newly
+            self._note_asked(request.group_id, answer.initialization.partitions, step.now_ms)
         return answer
 
     def group_or_refuse(self, group_id: str) -> ShareGroup:
@@ -168,7 +167,12 @@ class ShareGroups:
         step.append(records.epoch_record(group_id, group.epoch + 1, group.metadata_hash))
         state = group.state_partitions.with_initializing(partitions, names)
         step.append(records.state_partitions_record(group_id, state))
+        self._note_asked(group_id, partitions, step.now_ms)
         step.reply(token, Initialization(group.epoch + 1, partitions))
+
+    def _note_asked(self, group_id: str, topic_ids: Iterable[bytes], now_ms: int) -> None:
+        """State of these is being made: nobody else asks for it meanwhile."""
+        self._asked_ms.setdefault(group_id, {}).update(dict.fromkeys(topic_ids, now_ms))
 
     def begin_delete(
         self, group_id: str, topic_ids: Collection[bytes] | None, token: Token, step: Step
