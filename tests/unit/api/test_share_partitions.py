@@ -317,3 +317,21 @@ def test_a_time_out_that_cannot_be_written_takes_effect_all_the_same() -> None:
         assert led.failure is not None and len(stage.partitions) == 0
 
     play(scenario)
+
+
+def test_an_acknowledgement_that_is_cancelled_leaves_nothing_behind() -> None:
+    """Whoever waits for it may go away; the records must not stay locked for ever."""
+
+    async def scenario(stage: Stage) -> None:
+        led = await stage.load()
+        stage.acquire(led)
+        stage.persister.may_go_on.clear()
+        saying = stage.say(Acknowledgement.ACCEPT)
+        await settled()
+        saying.cancel()
+        await settled()
+        stage.persister.may_go_on.set()
+        await stage.pass_time(LOCK_MS)
+        assert state_of(led) == [(0, 4, "AVAILABLE", 1)]
+
+    play(scenario)
