@@ -10,7 +10,7 @@ response is so small that copying it costs less than a system call for each of i
 order however long each takes.
 
 Back-pressure. A client that does not read its answers is not read either: parsing stops while too many slots
-are open or too much output is queued. A request whose handler is a coroutine also stops it (the next request may
+are open or too much output is queued. A request whose handler has to wait also stops it (the next request may
 depend on its effect), while produce and fetch are handled on arrival and may wait side by side.
 """
 
@@ -20,8 +20,9 @@ import asyncio
 import logging
 import os
 import socket
+import types
 from collections import deque
-from collections.abc import Callable, Coroutine, Hashable
+from collections.abc import Callable, Coroutine, Generator, Hashable
 from typing import Any
 
 from tidemill.model.errors import MalformedMessage
@@ -51,6 +52,21 @@ def _nothing() -> None:
 
 def _bytes_of(piece: Piece) -> bytes | bytearray:
     return piece.file.read(piece.position, piece.length) if isinstance(piece, FileSlice) else piece
+
+
+@types.coroutine
+def _go_on(coroutine: Coroutine[Any, Any, None], waited_for: Any) -> Generator[Any, Any, None]:
+    """The rest of a coroutine that was started by hand: hand on what it waits for, and what comes of it."""
+    while True:
+        try:
+            try:
+                sent = yield waited_for
+            except BaseException as error:
+                waited_for = coroutine.throw(error)
+            else:
+                waited_for = coroutine.send(sent)
+        except StopIteration:
+            return
 
 
 class Slot:
@@ -184,29 +200,39 @@ class Connection:
         self._slots.append(slot)
         try:
             coroutine = self._handle(self, frame, slot)
-        except MalformedMessage as error:
-            self._on_malformed(self, str(error))
-            self.close()
-            return
-        except Exception:
-            logger.exception("a request failed without an answer: its connection is closed")
-            self.close()
+        except Exception as error:
+            self._fail(error)
             return
         if coroutine is not None:
-            self._task = self._loop.create_task(self._run(coroutine, slot))
+            self._begin(coroutine)
 
-    async def _run(self, coroutine: Coroutine[Any, Any, None], slot: Slot) -> None:
+    def _begin(self, coroutine: Coroutine[Any, Any, None]) -> None:
+        """Run it up to where it waits, if it does: most requests are answered without, and need no task."""
         try:
-            await coroutine
-        except MalformedMessage as error:
-            self._on_malformed(self, str(error))
-            self.close()
-        except Exception:
-            logger.exception("a request failed without an answer: its connection is closed")
-            self.close()
+            waited_for = coroutine.send(None)
+        except StopIteration:
+            return
+        except Exception as error:
+            self._fail(error)
+            return
+        self._task = self._loop.create_task(self._run(coroutine, waited_for))
+
+    async def _run(self, coroutine: Coroutine[Any, Any, None], waited_for: Any) -> None:
+        try:
+            await _go_on(coroutine, waited_for)
+        except Exception as error:
+            self._fail(error)
         finally:
             self._task = None
         self._resume()
+
+    def _fail(self, error: Exception) -> None:
+        """A request that has no answer ends its connection."""
+        if isinstance(error, MalformedMessage):
+            self._on_malformed(self, str(error))
+        else:
+            logger.error("a request failed without an answer: its connection is closed", exc_info=error)
+        self.close()
 
     def _must_wait(self) -> bool:
         return (
