@@ -3,8 +3,13 @@
     connection = Connection("127.0.0.1:9092", settings)
     connection.call(MetadataRequest(topics=None)).brokers
 
-`send` and `receive` are the two halves of `call`: whoever reads a partition sends the next fetch before it
-looks at the last answer. The first exchange asks for the versions that the broker speaks; after that each
+`send` and `receive` are the two halves of `call`: whoever writes has several requests under way. A `call` in between
+takes its own answer, and the answers that arrive before it wait for their `receive`:
+
+    send(Produce 1)  send(Produce 2)  call(Metadata)     the answers to 1 and 2 are put by, Metadata is returned
+    receive()  receive()                                 the answers to 1 and 2
+
+The first exchange asks for the versions that the broker speaks; after that each
 request goes out in the newest version both sides know. TLS and SASL happen before it.
 
 Limits: blocking, one thread at a time; no retries (see `cluster`). A connection that failed once is closed
@@ -51,6 +56,8 @@ class Connection:
         self.settings = settings
         self.is_closed = False
         self._pending: collections.deque[_Pending] = collections.deque()
+        self._ready: collections.deque[Any] = collections.deque()
+        """Answers that came while `call` waited for its own; older than anything pending."""
         self._next_correlation_id = 1
         self._versions: dict[int, tuple[int, int]] = {}
         self._socket = self._open()
@@ -90,8 +97,11 @@ class Connection:
     # -- messages -----------------------------------------------------------------------------------------
 
     def call(self, request: Message, version: int | None = None) -> Any:
+        """The answer to this request, whatever else is under way."""
         self.send(request, version)
-        return self.receive()
+        while len(self._pending) > 1:
+            self._ready.append(self._receive_next())
+        return self._receive_next()
 
     def version_of(self, request: type[Message]) -> int:
         """The newest version that we and the broker speak."""
@@ -104,17 +114,19 @@ class Connection:
             raise BrokerUnavailable(f"{self.address} speaks {request.__name__} only from version {oldest}")
         return version
 
-    def send(self, request: Message, version: int | None = None, *, is_answered: bool = True) -> None:
-        """Send without waiting; `is_answered=False` for a produce with acks=0."""
+    def send(self, request: Message, version: int | None = None) -> None:
+        """Send without waiting."""
         version = self.version_of(type(request)) if version is None else version
         frame = _encode(request, version, self._next_correlation_id, self.settings.client_id)
-        if is_answered:
-            self._pending.append(_Pending(self._next_correlation_id, type(request), version))
+        self._pending.append(_Pending(self._next_correlation_id, type(request), version))
         self._next_correlation_id += 1
         self.send_frame(frame)
 
     def receive(self) -> Any:
-        """The answer to the oldest request that has none yet."""
+        """The answer to the oldest request that was sent and has none yet."""
+        return self._ready.popleft() if self._ready else self._receive_next()
+
+    def _receive_next(self) -> Any:
         pending = self._pending.popleft()
         frame = self.receive_frame()
         (correlation_id,) = _SIZE.unpack_from(frame)
@@ -129,8 +141,8 @@ class Connection:
 
     @property
     def is_waiting(self) -> bool:
-        """Whether an answer is due."""
-        return bool(self._pending)
+        """Whether `receive` has an answer to give or to wait for."""
+        return bool(self._ready or self._pending)
 
     # -- frames -------------------------------------------------------------------------------------------
 
