@@ -30,7 +30,7 @@ from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 from tidemill.model.errors import ErrorCode, TidemillError
-from tidemill.spark.client.cluster import EARLIEST, LATEST, BrokerError, Cluster, TopicPartition, check
+from tidemill.spark.client.cluster import EARLIEST, LATEST, BrokerError, Cluster, TopicPartition, only_partition
 from tidemill.spark.sink.batching import Batch
 from tidemill.spark.sink.topics import COMMITS
 from tidemill.spark.sink.transaction import patiently
@@ -163,7 +163,4 @@ def fetch_uncommitted(cluster: Cluster, where: TopicPartition, offset: int, size
         topics=[FetchTopic(topic=where.topic, partitions=[part])],
     )
     answer = cluster.connection(cluster.leader(where)).call(request)
-    check(answer.error_code, f"reading {where}")
-    found: PartitionData = answer.responses[0].partitions[0]
-    check(found.error_code, f"reading {where} at offset {offset}")
-    return found
+    return only_partition(answer, f"reading {where} at offset {offset}", time.sleep)
