@@ -3,11 +3,19 @@
 from __future__ import annotations
 
 import socket
+import ssl
 import struct
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tls_proxy import TlsProxy
 
 from tidemill.spark.client.apis import API_VERSIONS_KEY, APIS
-from tidemill.spark.client.connection import Connection
-from tidemill.spark.client.settings import ClientSettings
+from tidemill.spark.client.connection import Connection, _tls_context
+from tidemill.spark.client.settings import ClientSettings, TlsSettings
+from tidemill.spark.errors import BrokerUnavailable
 from tidemill.wire.messages.api_versions import ApiVersion, ApiVersionsResponse
 from tidemill.wire.messages.metadata import MetadataRequest, MetadataResponse
 from tidemill.wire.messages.produce import ProduceRequest, ProduceResponse
@@ -60,3 +68,42 @@ def test_a_call_takes_its_own_answer_while_others_are_under_way() -> None:
     assert answers == [2, 3, 5]
     connection.other_end.close()
     connection.close()
+
+
+def test_a_client_certificate_of_text_is_shown(tmp_path: Path) -> None:
+    """The peer asks for a certificate of the authority it trusts, which here is the certificate itself."""
+    proxy = TlsProxy(tmp_path, "127.0.0.1:1")
+    texts = [(tmp_path / name).read_text() for name in ("certificate.pem", "key.pem")]
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(proxy.certificate, tmp_path / "key.pem")
+    context.load_verify_locations(proxy.certificate)
+    context.verify_mode = ssl.CERT_REQUIRED
+    shown = _tls_context(TlsSettings(ca_text=texts[0], certificate_text=texts[0], key_text=texts[1]))
+    mine, other = socket.socketpair()
+    seen: list[object] = []
+
+    def serve() -> None:
+        with context.wrap_socket(other, server_side=True) as peer:
+            seen.append(peer.getpeercert())
+
+    thread = threading.Thread(target=serve)
+    thread.start()
+    with shown.wrap_socket(mine, server_hostname="127.0.0.1"):
+        thread.join(timeout=10)
+    assert seen[0]
+
+
+def test_a_connection_that_cannot_be_secured_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[socket.socket] = []
+    connect = socket.create_connection
+
+    def remember(*arguments: Any) -> socket.socket:
+        made.append(connect(*arguments))
+        return made[0]
+
+    monkeypatch.setattr(socket, "create_connection", remember)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        address = f"127.0.0.1:{server.getsockname()[1]}"
+        with pytest.raises(BrokerUnavailable, match="no connection"):
+            Connection(address, ClientSettings((address,), tls=TlsSettings(ca_file="/no/such/file")))
+    assert made[0].fileno() == -1

@@ -22,6 +22,7 @@ import collections
 import socket
 import ssl
 import struct
+import tempfile
 from typing import Any, NamedTuple
 
 from tidemill.spark.client.apis import API_VERSIONS_KEY, APIS
@@ -75,13 +76,21 @@ class Connection:
         host, port = split_address(self.address)
         try:
             plain = socket.create_connection((host, port), CONNECT_TIMEOUT_SECONDS)
+            return self._secure(plain, host)
+        except OSError as error:
+            raise BrokerUnavailable(f"no connection to {self.address}: {error}") from error
+
+    def _secure(self, plain: socket.socket, host: str) -> socket.socket:
+        """The socket with its time-out and, where wanted, TLS; closed when that fails."""
+        try:
             plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             plain.settimeout(self.settings.request_timeout_ms / 1000)
             if self.settings.tls is None:
                 return plain
             return _tls_context(self.settings.tls).wrap_socket(plain, server_hostname=host)
-        except OSError as error:
-            raise BrokerUnavailable(f"no connection to {self.address}: {error}") from error
+        except BaseException:
+            plain.close()
+            raise
 
     def _ask_versions(self) -> None:
         answer = self.call(
@@ -191,6 +200,12 @@ def _tls_context(tls: TlsSettings) -> ssl.SSLContext:
     context = ssl.create_default_context(cafile=tls.ca_file, cadata=tls.ca_text)
     if not tls.is_host_checked:
         context.check_hostname = False
-    if tls.certificate_file:
-        context.load_cert_chain(tls.certificate_file, tls.key_file, tls.key_password)
+    password = tls.key_password or ""  # None would let OpenSSL ask on the terminal
+    if tls.certificate_text:
+        with tempfile.NamedTemporaryFile("w", suffix=".pem") as file:
+            file.write(f"{tls.key_text}\n{tls.certificate_text}\n")
+            file.flush()
+            context.load_cert_chain(file.name, password=password)
+    elif tls.certificate_file:
+        context.load_cert_chain(tls.certificate_file, tls.key_file, password)
     return context
