@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -9,13 +10,13 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.dataset as ds
 import pytest
-from pyspark.sql.types import LongType, StringType, StructField, StructType
+from pyspark.sql.types import LongType, StringType, StructField, StructType, TimestampType
 
 from tidemill.spark.lake import steps
 from tidemill.spark.lake.columns import arrow_schema
 from tidemill.spark.lake.files import WrittenFile
 from tidemill.spark.lake.parquet import ParquetTable
-from tidemill.spark.lake.reading import FileReader
+from tidemill.spark.lake.reading import Between, FileReader
 from tidemill.spark.lake.table import Change, LakeError, LakeTable, open_table
 
 FORMATS = ("delta", "parquet", "iceberg")
@@ -61,11 +62,11 @@ def stored_ids(table: LakeTable) -> list[int]:
     return sorted(found)
 
 
-def read_ids(table: LakeTable) -> list[int]:
+def read_ids(table: LakeTable, between: Between | None = None) -> list[int]:
     """As our own jobs read any table."""
     schema = table.schema()
     assert schema is not None
-    reader = FileReader(table.root(), arrow_schema(schema))
+    reader = FileReader(table.root(), arrow_schema(schema), between)
     batches = [batch for file in table.files() for batch in reader.read(file.path, file.partition)]
     return sorted(number for batch in batches for number in batch.column("id").to_pylist())
 
@@ -188,3 +189,16 @@ def test_partitions_cannot_change(make: Make, format: str) -> None:
     append(make(format), 0, 0, 1)
     with pytest.raises(LakeError, match="partitions cannot change"):
         make(format, ("day",)).ensure(ORDERS)
+
+
+@pytest.mark.parametrize("format", FORMATS)
+def test_rows_older_than_a_column_are_outside_every_range_of_it(make: Make, format: str) -> None:
+    table = make(format, ("day",))
+    append(table, 0, 0, 1)
+    wider = table.ensure(StructType([*ORDERS.fields, StructField("seen", TimestampType())]))
+    moment = datetime.datetime(2026, 11, 18, tzinfo=datetime.UTC)
+    row = {"id": 2, "day": "monday", "seen": moment}
+    batch = pa.RecordBatch.from_pylist([row], arrow_schema(wider))
+    table.commit(Change("query", 1, list(table.writer(wider).write(iter([batch])))))
+    assert read_ids(table) == [0, 1, 2]
+    assert read_ids(table, Between("seen", since=moment)) == [2]
