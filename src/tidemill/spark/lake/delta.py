@@ -42,10 +42,18 @@ class DeltaLakeTable:
 
     format = "delta"
 
-    def __init__(self, path: str, partition_by: tuple[str, ...], options: dict[str, str]) -> None:
+    def __init__(
+        self,
+        path: str,
+        partition_by: tuple[str, ...],
+        options: dict[str, str],
+        properties: dict[str, str] | None = None,
+    ) -> None:
+        """`properties` are written when the table is made, and cannot change afterwards."""
         self.path = path
         self.partition_by = partition_by
         self._options = options or None
+        self._properties = properties or {}
 
     def load(self) -> DeltaTable:
         from deltalake import DeltaTable
@@ -67,6 +75,7 @@ class DeltaLakeTable:
             self._create(schema)
         table = self.load()
         check_partitions(self.path, tuple(table.metadata().partition_columns), self.partition_by)
+        self._check_properties(table.metadata().configuration)
         added = missing(_spark_schema(table), schema)
         if added:
             fields = Schema.from_arrow(arrow_schema(type(schema)(added))).fields
@@ -81,8 +90,19 @@ class DeltaLakeTable:
             Schema.from_arrow(arrow_schema(schema)),
             mode="ignore",
             partition_by=list(self.partition_by),
+            configuration=self._properties,
             storage_options=self._options,
+            raise_if_key_not_exists=False,
         )
+
+    def _check_properties(self, actual: dict[str, str]) -> None:
+        """A table that was made before a property existed does not have it."""
+        for name, value in self._properties.items():
+            if actual.get(name, value) != value:
+                raise LakeError(
+                    f"table {self.path} has {name} {actual[name]}, the configuration says {value}: "
+                    "it cannot change, choose another table"
+                )
 
     def is_committed(self, application: str, batch_id: int) -> bool:
         return self.exists() and self._holds(self.load(), application, batch_id)
