@@ -1,4 +1,4 @@
-"""Decisions without a cluster: what markers say, what may go, what a repeated or outdated batch does, how long to try."""
+"""Decisions without a cluster: what markers say, what may go, what a repeated or outdated batch does."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ from tidemill.spark.client.cluster import BrokerError, TopicPartition
 from tidemill.spark.sink import decisions, publication
 from tidemill.spark.sink.decisions import Decision, decision_batch, standing_decisions
 from tidemill.spark.sink.publication import BatchOutdated, publish
-from tidemill.spark.sink.topics import COMMITS
+from tidemill.spark.sink.topics import COMMITS, SinkTopics
+from tidemill.spark.sink.transaction import Transaction
 from tidemill.spark.sink.writers import split_commit_key
 from tidemill.spark.source.batches import AbortedTransactions
 from tidemill.wire.batch import (
@@ -188,8 +189,8 @@ def pretend_standing(monkeypatch: pytest.MonkeyPatch, newest: int) -> None:
     """A cluster whose newest decision is this, and that takes everything."""
     nothing = lambda *_, **__: None  # noqa: E731
     monkeypatch.setattr(publication, "standing_decisions", lambda *_: frozenset({1, newest}))
-    monkeypatch.setattr(publication.SinkTopics, "ensure_commits", nothing)
+    monkeypatch.setattr(SinkTopics, "ensure_commits", nothing)
     for step in ("begin", "commit"):
-        monkeypatch.setattr(publication.Transaction, step, nothing)
+        monkeypatch.setattr(Transaction, step, nothing)
     for step in ("_write", "clean"):
         monkeypatch.setattr(publication._Publication, step, nothing)

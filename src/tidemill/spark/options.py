@@ -44,19 +44,21 @@ PROTECTED = {
 
 USED = (
     "bootstrap.servers", "client.id", "fetch.max.wait.ms", "isolation.level", "max.partition.fetch.bytes",
-    "request.timeout.ms", "sasl.mechanism", "sasl.password", "sasl.username", "sasl.jaas.config", "security.protocol", "ssl.ca.location",
-    "ssl.certificate.location", "ssl.endpoint.identification.algorithm", "ssl.key.location", "ssl.key.password",
-    "ssl.keystore.certificate.chain", "ssl.keystore.key", "ssl.keystore.location", "ssl.keystore.type",
-    "ssl.truststore.certificates", "ssl.truststore.location", "ssl.truststore.type",
+    "request.timeout.ms", "sasl.jaas.config", "sasl.mechanism", "sasl.password", "sasl.username",
+    "security.protocol", "ssl.ca.location", "ssl.certificate.location", "ssl.endpoint.identification.algorithm",
+    "ssl.key.location", "ssl.key.password", "ssl.keystore.certificate.chain", "ssl.keystore.key",
+    "ssl.keystore.location", "ssl.keystore.type", "ssl.truststore.certificates", "ssl.truststore.location",
+    "ssl.truststore.type",
 )  # fmt: skip
 
 WITHOUT_EFFECT = (
     "allow.auto.create.topics", "auto.commit.interval.ms", "check.crcs", "client.dns.lookup", "client.rack",
     "connections.max.idle.ms", "default.api.timeout.ms", "exclude.internal.topics", "fetch.error.backoff.ms",
-    "fetch.max.bytes", "fetch.min.bytes", "group.id", "group.instance.id", "heartbeat.interval.ms", "max.poll.interval.ms", "max.poll.records", "metadata.max.age.ms",
-    "metric.reporters", "metrics.num.samples", "metrics.recording.level", "metrics.sample.window.ms",
-    "partition.assignment.strategy", "receive.buffer.bytes", "reconnect.backoff.max.ms", "reconnect.backoff.ms",
-    "retries", "retry.backoff.max.ms", "retry.backoff.ms", "send.buffer.bytes", "session.timeout.ms", "socket.connection.setup.timeout.max.ms",
+    "fetch.max.bytes", "fetch.min.bytes", "group.id", "group.instance.id", "heartbeat.interval.ms",
+    "max.poll.interval.ms", "max.poll.records", "metadata.max.age.ms", "metric.reporters", "metrics.num.samples",
+    "metrics.recording.level", "metrics.sample.window.ms", "partition.assignment.strategy", "receive.buffer.bytes",
+    "reconnect.backoff.max.ms", "reconnect.backoff.ms", "retries", "retry.backoff.max.ms", "retry.backoff.ms",
+    "send.buffer.bytes", "session.timeout.ms", "socket.connection.setup.timeout.max.ms",
     "socket.connection.setup.timeout.ms", "ssl.enabled.protocols", "ssl.protocol",
 )  # fmt: skip
 
