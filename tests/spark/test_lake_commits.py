@@ -91,7 +91,7 @@ def test_a_compaction_that_died_is_finished_by_whoever_comes_next(
     append(table, 0, 0, 1)
     append(table, 1, 2, 3)
     crash_at(monkeypatch, step, lambda: table.compact(TARGET_BYTES))
-    later = {
+    later: dict[str, Callable[[], Any]] = {
         "compact": lambda: table.compact(TARGET_BYTES),
         "vacuum": lambda: table.vacuum(1, dry_run=False),
         "append": lambda: table.ensure(ORDERS),
