@@ -86,7 +86,9 @@ spark-cluster: $(VENV)/.dev  ## start a standalone Spark cluster (a master, two 
 
 bench: $(VENV)/.bench  ## measure side by side with Apache Kafka (WORKLOADS="W1 W4", OPTIONS=--quick)
 	$(BIN)/python tests/support/kafka_jars.py
-	$(BIN)/python -m bench $(WORKLOADS) $(OPTIONS)
+	$(if $(filter-out W12,$(or $(WORKLOADS),all)),$(BIN)/python -m bench $(filter-out W12,$(WORKLOADS)) $(OPTIONS))
+	$(if $(filter W12,$(or $(WORKLOADS),W12)),$(BIN)/python tests/support/official_connector.py)
+	$(if $(filter W12,$(or $(WORKLOADS),W12)),$(BIN)/python -m bench.spark $(OPTIONS))
 
 clean:  ## remove what was installed and cached
 	rm -rf $(VENV) .cache

@@ -13,6 +13,7 @@ import pytest
 
 from tidemill.spark.jobs import activity, audit, deadletters, logs, replay
 from tidemill.spark.jobs.changes import bad_changes, changes, newest_per_key
+from tidemill.spark.jobs.values import BadMessages
 from tidemill.spark.lake.avro import AvroError, AvroFormat
 from tidemill.spark.lake.columns import declared
 from tidemill.spark.lake.parsing import ValueFormat, bad_rows, good_rows, inferred, parse
@@ -167,6 +168,22 @@ def test_a_pause_ends_a_session_and_the_funnel_counts_steps_in_order(spark: Spar
     ]
 
 
+def test_what_is_no_event_stops_a_job_that_has_no_table_for_it(spark: SparkSession) -> None:
+    """The same wiring with a stream that is never started; its batches come from here."""
+
+    class Wiring(dict[str, Any]):
+        def messages(self) -> DataFrame:
+            return messages(spark)
+
+    settings = {"user": "user", "page": "page", "time": ""}
+    inputs: Any = Wiring(activity=settings, dead_letters={"path": ""})
+    (flow,) = activity._dead_letter_flow(inputs)
+    assert flow.write is not None
+    assert flow.write(messages(spark, {"user": "a", "page": "p"}), "query", 0).bad_rows == 0
+    with pytest.raises(BadMessages, match="orders-0 at offset 1: not-json"):
+        flow.write(messages(spark, {"user": "a", "page": "p"}, b"noise"), "query", 1)
+
+
 def test_windows_tumble_and_slide(spark: SparkSession) -> None:
     tumbling = activity.page_counts(visits(spark), "5 minutes").where("page = 'cart'").orderBy("window_start")
     assert values(tumbling, "window_start", "views", "users") == [(_naive(at(0)), 3, 2)]
@@ -283,6 +300,31 @@ def test_debezium_with_and_without_the_schema_part(spark: SparkSession) -> None:
     ]
 
 
+@pytest.mark.parametrize(("unit", "factor"), [("millis", 1000), ("micros", 1_000_000)])
+def test_times_of_debezium_are_numbers_of_the_unit_that_is_configured(
+    spark: SparkSession, unit: str, factor: int
+) -> None:
+    seconds = int(at(7).timestamp())
+    schema = declared({"id": "bigint", "seen": "timestamp"})
+    found = changes(
+        messages(
+            spark,
+            {"op": "c", "after": {"id": 1, "seen": seconds * factor}},
+            {"op": "c", "after": {"id": 2, "seen": at(7).isoformat()}},
+            {"op": "c", "after": {"id": 3, "seen": None}},
+            {"op": "c", "after": {"id": 4, "seen": "yesterday"}},
+            {"op": "c", "after": {"id": 5, "seen": 12.5}},
+        ),
+        "debezium",
+        schema,
+        ["id"],
+        unit,
+    ).persist()
+    epochs = found.where("_reason is null").selectExpr("id", "unix_seconds(seen) as seen")
+    assert values(epochs, "id", "seen") == [(1, seconds), (2, seconds), (3, None)]
+    assert values(bad_changes(found), "offset", "reason") == [(3, "wrong-type"), (4, "wrong-type")]
+
+
 def test_canal_rows_in_order_and_a_key_that_changes(spark: SparkSession) -> None:
     found = changes(
         messages(
@@ -309,15 +351,17 @@ def test_canal_rows_in_order_and_a_key_that_changes(spark: SparkSession) -> None
 
 
 def test_the_last_change_of_a_key_counts(spark: SparkSession) -> None:
-    place = "id bigint, name string, _partition int, _offset bigint, _step int, _timestamp timestamp"
+    place = "id bigint, name string, _topic string, _partition int, _offset bigint, _step int, _timestamp timestamp"
     frame = spark.createDataFrame(
         [
-            (1, "old clock, later offset", 0, 9, 0, at(0)),
-            (1, "new clock, earlier offset", 0, 8, 0, at(5)),
-            (2, "before the topic grew", 0, 99, 0, at(0)),
-            (2, "after", 1, 3, 0, at(1)),
-            (3, "first row of a message", 0, 5, 0, at(0)),
-            (3, "second row", 0, 5, 1, at(0)),
+            (1, "old clock, later offset", "a", 0, 9, 0, at(0)),
+            (1, "new clock, earlier offset", "a", 0, 8, 0, at(5)),
+            (2, "before the topic grew", "a", 0, 99, 0, at(0)),
+            (2, "after", "a", 1, 3, 0, at(1)),
+            (3, "first row of a message", "a", 0, 5, 0, at(0)),
+            (3, "second row", "a", 0, 5, 1, at(0)),
+            (4, "the old topic", "a", 0, 99, 0, at(0)),
+            (4, "the new topic", "b", 0, 1, 0, at(1)),
         ],
         place,
     )
@@ -325,6 +369,7 @@ def test_the_last_change_of_a_key_counts(spark: SparkSession) -> None:
         1: "old clock, later offset",
         2: "after",
         3: "second row",
+        4: "the new topic",
     }
 
 

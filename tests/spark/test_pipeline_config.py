@@ -6,6 +6,8 @@ import dataclasses
 import io
 import json
 import os
+import subprocess
+import sys
 import xml.etree.ElementTree as ElementTree
 from pathlib import Path
 from types import SimpleNamespace
@@ -15,7 +17,7 @@ import pytest
 from command_line import run_program
 
 from tidemill.spark.jobs import JOBS, find_job
-from tidemill.spark.jobs.job import Flow
+from tidemill.spark.jobs.job import Flow, source_options
 from tidemill.spark.pipeline.config import check_config
 from tidemill.spark.pipeline.progress import LineDisplay
 from tidemill.spark.pipeline.report import SummaryTable, render
@@ -116,6 +118,16 @@ def test_what_is_wrong_is_refused_by_name(tmp_path: Path, change: dict[str, Any]
             "table.format is 'parquet'; allowed are delta",
         ),
         ("replay", {"replay": {"topic": "t", "since": "noon"}}, "replay.since is 'noon'; allowed is a time"),
+        (
+            "audit",
+            {"source": {"bootstrap": "h:1", "pattern": "orders.*"}},
+            "source.pattern is 'orders.*'; audit needs source.topics, the topics by name",
+        ),
+        (
+            "sync",
+            {"sync": {"key": ["id"], "columns": {"id": "int"}, "time_unit": "seconds"}},
+            "sync.time_unit is 'seconds'; allowed are millis, micros",
+        ),
         ("replay", {}, "replay.topic is missing: where the messages go"),
     ],
 )
@@ -129,6 +141,21 @@ def test_jobs_refuse_their_own_settings(
     wanted = {name: tables[name] for name in tables if name in known.sections}
     with pytest.raises(ConfigError, match=sentence):
         check_config(plain | wanted | sections, tmp_path)
+
+
+def test_jobs_read_committed_messages_unless_they_are_told_otherwise(tmp_path: Path) -> None:
+    source = check_config(RIGHT, tmp_path)["source"]
+    assert source_options(source, False)["kafka.isolation.level"] == "read_committed"
+    told = source | {"options": {"kafka.isolation.level": "read_uncommitted"}}
+    assert source_options(told, False)["kafka.isolation.level"] == "read_uncommitted"
+
+
+def test_a_driver_with_a_shipped_environment_leaves_no_folder(tmp_path: Path) -> None:
+    program = "from tidemill.spark.pipeline import session; session._stand_beside_environment()"
+    program += "; import os; assert os.path.exists('environment/bin')"
+    environment = os.environ | {"TMPDIR": str(tmp_path)}
+    subprocess.run([sys.executable, "-c", program], env=environment, check=True)
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_all_problems_are_said_at_once(tmp_path: Path) -> None:

@@ -44,6 +44,7 @@ def test_the_default_is_exactly_once_with_all_replicas() -> None:
         ({"stagingInlineBytes": "0"}, "inline_bytes", 0),
         ({"stagingPartitions": "9"}, "staging_partitions", 9),
         ({"commitKey": "load/7"}, "commit_key", "load/7"),
+        ({"includeHeaders": "true"}, "topic", "orders"),
         ({"kafka.linger.ms": "5", "kafka.buffer.memory": "1", "checkpointLocation": "x"}, "topic", "orders"),
     ],
 )
@@ -79,6 +80,7 @@ def test_options_are_honoured(options: dict[str, str], attribute: str, expected:
         ({"topik": "orders"}, "option topik there is no such option; allowed: did you mean topic"),
         ({"path": "/tmp/x"}, "option path has no meaning for a topic"),
         ({"kafka.bootstrap.servers": ""}, "option kafka.bootstrap.servers must be set"),
+        ({"includeHeaders": "1"}, "option includeHeaders is '1'; allowed: one of true, false"),
         ({"stagingInlineBytes": "-1"}, "option stagingInlineBytes is '-1'"),
     ],
 )

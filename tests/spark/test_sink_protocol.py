@@ -12,6 +12,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from cluster_under_test import Cluster as Broker
+from log_batches import data_batch
 from sink_crashes import Drivers, committed_messages, expected_values, stage_tasks
 from sink_room import (
     PARTITIONS,
@@ -28,12 +30,15 @@ from sink_room import (
 )
 from waiting import wait_until
 
-from tidemill.spark.client.cluster import EARLIEST, BrokerError, Cluster
+from tidemill.spark.client.cluster import EARLIEST, LATEST, BrokerError, Cluster, TopicPartition
+from tidemill.spark.sink.batching import Batch
 from tidemill.spark.sink.decisions import KEPT_DECISIONS
-from tidemill.spark.sink.publication import DriverReplaced, publish
+from tidemill.spark.sink.publication import BatchOutdated, DriverReplaced, publish
+from tidemill.spark.sink.publisher import Delivery, Publisher
 from tidemill.spark.sink.staging import staged_ends
 from tidemill.spark.sink.steps import Step
 from tidemill.spark.sink.topics import COMMITS
+from tidemill.spark.sink.transaction import idempotent_producer
 from tidemill.testing import SubprocessBroker
 
 
@@ -85,6 +90,17 @@ def test_a_batch_that_is_run_again_is_skipped(room: Room, query: str) -> None:
     assert publish(settings, query, 0, stage_tasks(settings, query, 0, ROWS, tasks=2)) is True
     assert publish(settings, query, 0, stage_tasks(settings, query, 0, ROWS, tasks=5)) is False
     assert room.committed() == expected_values(query, [0], ROWS)
+
+
+def test_a_batch_before_the_newest_is_refused(room: Room, query: str) -> None:
+    settings = room.settings()
+    for batch in (3, 4):
+        publish(settings, query, batch, stage_tasks(settings, query, batch, ROWS, tasks=2))
+    with pytest.raises(
+        BatchOutdated, match=r"batch 3 of query .* batch 4 of this query is published already"
+    ):
+        publish(settings, query, 3, stage_tasks(settings, query, 3, ROWS, tasks=2))
+    assert room.committed() == expected_values(query, [3, 4], ROWS)
 
 
 def test_a_restart_after_the_transaction_timed_out(room: Room, query: str) -> None:
@@ -153,3 +169,17 @@ def test_staged_data_that_are_lost_fail_the_batch_and_show_nothing(room: Room, q
         publish(settings, query, 0, lost)
     assert room.committed() == expected_values(query, [0], ROWS)
     assert all(stable == end for stable, end in room.stable_offsets())
+
+
+def test_a_leader_is_looked_up_while_batches_are_under_way(room: Room) -> None:
+    """The first batch to the second topic asks on the connection that owes answers for the first."""
+    targets = [TopicPartition(Broker(room.bootstrap).topic(), 0) for _ in range(2)]
+    with Cluster(room.settings().client) as cluster:
+        delivery = Delivery(-1, None, 20_000)
+        publisher = Publisher(cluster, idempotent_producer(cluster, 20_000), delivery)
+        for target in targets:
+            for _ in range(4):
+                publisher.send(Batch(target, 100, data_batch(100, size=200)))
+        publisher.flush()
+        ends = cluster.list_offsets(dict.fromkeys(targets, LATEST), committed=False)
+    assert ends == dict.fromkeys(targets, 400)

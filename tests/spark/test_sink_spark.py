@@ -139,6 +139,15 @@ def test_a_write_with_a_name_happens_once(spark: SparkSession, cluster: Cluster)
     assert committed_values(cluster.bootstrap, topic, PARTITIONS) == expected_numbers(50)
 
 
+def test_numbered_writes_happen_once_and_in_order(spark: SparkSession, cluster: Cluster) -> None:
+    topic, name = cluster.topic(partitions=PARTITIONS), f"my-query/{uuid.uuid4()}"
+    for number in (0, 1, 1):
+        write(numbers(spark, 50 * (number + 1)), cluster, topic, commitKey=f"{name}/{number}")
+    assert len(committed_values(cluster.bootstrap, topic, PARTITIONS)) == 150
+    with pytest.raises(Exception, match=f"batch 0 of query {name} was not published: batch 1 of this query"):
+        write(numbers(spark, 50), cluster, topic, commitKey=f"{name}/0")
+
+
 def test_a_stream_at_least_once(spark: SparkSession, cluster: Cluster, checkpoint: str) -> None:
     source, target = cluster.topic(partitions=2), cluster.topic(partitions=PARTITIONS)
     write(numbers(spark, 500), cluster, source)

@@ -6,7 +6,8 @@ import pytest
 
 from pyspark_tidemill import DefaultSource
 from tidemill.spark.client.cluster import EARLIEST, LATEST, TopicPartition
-from tidemill.spark.options import PROTECTED, BadOption, Options
+from tidemill.spark.options import PROTECTED, USED, BadOption, Options
+from tidemill.spark.source import settings as source_settings
 from tidemill.spark.source import stream_reader
 from tidemill.spark.source.schema import source_schema
 from tidemill.spark.source.settings import SourceSettings, batch_settings, stream_settings
@@ -238,3 +239,41 @@ def test_security_settings() -> None:
         _ = Options({**BASE, "kafka.security.protocol": "SASL_SSL", "kafka.sasl.mechanism": "GSSAPI"}).kafka
     with pytest.raises(BadOption, match=r"kafka\.sasl\.username"):
         _ = Options({**BASE, "kafka.security.protocol": "SASL_SSL"}).kafka
+
+
+@pytest.mark.parametrize("setting", USED)
+def test_a_setting_that_counts_as_used_is_read(setting: str) -> None:
+    read: set[str] = set()
+
+    class Watched(Options):
+        def text(self, name: str, default: str | None = None) -> str | None:
+            read.add(name)
+            return super().text(name, default)
+
+        def __contains__(self, name: str) -> bool:
+            read.add(name)
+            return super().__contains__(name)
+
+    secure = {"kafka.security.protocol": "SASL_SSL", "kafka.sasl.username": "u", "kafka.sasl.password": "p"}
+    stores = {f"kafka.ssl.{kind}store.location": "x" for kind in ("key", "trust")}
+    types = {f"kafka.ssl.{kind}store.type": "PEM" for kind in ("key", "trust")}
+    source_settings._settings(Watched({**BASE, **secure, **stores, **types}), "earliest", None)
+    assert f"kafka.{setting}" in read
+
+
+PEM = "-----BEGIN CERTIFICATE----- QUJD REVG -----END CERTIFICATE-----"
+
+
+def test_a_client_certificate_may_be_text() -> None:
+    given = {"kafka.security.protocol": "SSL", "kafka.ssl.keystore.certificate.chain": PEM}
+    given["kafka.ssl.keystore.key"] = PEM.replace("CERTIFICATE", "PRIVATE KEY")
+    tls = Options({**SERVERS, **given}).kafka.tls
+    assert tls is not None
+    assert tls.certificate_text == "-----BEGIN CERTIFICATE-----\nQUJD\nREVG\n-----END CERTIFICATE-----\n"
+    assert (tls.key_text or "").splitlines()[1:3] == ["QUJD", "REVG"]
+    assert "QUJD" not in repr(tls)
+    for name in ("kafka.ssl.keystore.key", "kafka.ssl.keystore.certificate.chain"):
+        with pytest.raises(BadOption, match=f"option {name} is not enough"):
+            _ = Options({**SERVERS, "kafka.security.protocol": "SSL", name: PEM}).kafka
+    with pytest.raises(BadOption, match=r"kafka\.ssl\.certificate\.location is set beside"):
+        _ = Options({**SERVERS, **given, "kafka.ssl.certificate.location": "x"}).kafka

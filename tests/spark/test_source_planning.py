@@ -216,18 +216,65 @@ def test_a_batch_waits_until_there_is_enough_or_time_is_up(
     assert query.latestOffset({topic: {"0": 4}}, limit) == {topic: {"0": 9}}
 
 
+def add_partitions(cluster: Cluster, topic: str, count: int) -> None:
+    cluster.admin().create_partitions([NewPartitions(topic, count)])[topic].result(20)
+    wait_until(lambda: cluster.serves(topic, count), f"{count} partitions")
+
+
 def test_new_partitions_are_read_from_their_beginning(cluster: Cluster, topic: str) -> None:
     produce(cluster.bootstrap, topic, 2)
     query = stream_reader(
         cluster.bootstrap, subscribe=topic, startingOffsets="earliest", maxOffsetsPerTrigger=100
     )
     start = query.latestOffset(query.initialOffset(), ALL)
-    cluster.admin().create_partitions([NewPartitions(topic, 3)])[topic].result(20)
-    wait_until(lambda: cluster.serves(topic, 3), "three partitions")
+    add_partitions(cluster, topic, 3)
     produce(cluster.bootstrap, topic, 2, partition=2, first=50)
     end = query.latestOffset(start, query.getDefaultReadLimit())
     assert end == {topic: {"0": 2, "1": 0, "2": 2}}
     assert read(query, start, end) == [50, 51]
+
+
+@pytest.mark.parametrize("start", ["earliest", "latest"])
+def test_a_first_batch_that_is_run_again_leaves_new_partitions_to_the_next(
+    cluster: Cluster, topic: str, start: str
+) -> None:
+    produce(cluster.bootstrap, topic, 2)
+    first = stream_reader(cluster.bootstrap, subscribe=topic, startingOffsets=start)
+    end = first.latestOffset(first.initialOffset(), ALL)
+    add_partitions(cluster, topic, 3)
+    produce(cluster.bootstrap, topic, 2, partition=2, first=50)
+    restarted = stream_reader(cluster.bootstrap, subscribe=topic, startingOffsets=start)
+    assert read(restarted, restarted.initialOffset(), end) == ([0, 1] if start == "earliest" else [])
+    assert read(restarted, end, restarted.latestOffset(end, ALL)) == [50, 51]
+
+
+def test_a_partition_that_goes_away_in_the_first_batch_is_data_loss(cluster: Cluster, topic: str) -> None:
+    query = stream_reader(cluster.bootstrap, subscribe=topic, startingOffsets="earliest")
+    start = query.initialOffset()
+    query.latestOffset(start, ALL)
+    with pytest.raises(DataLoss, match=f"{topic}-0 no longer exist"):
+        query.partitions(start, {})
+
+
+def test_assigned_partitions_that_are_gone_bring_no_others(cluster: Cluster) -> None:
+    topic = cluster.topic(partitions=3)
+    assigned = {"assign": f'{{"{topic}":[0,5]}}'}
+    with pytest.raises(DataLoss, match=f"gone: {topic}-5 no longer exist; known: {topic}-0, {topic}-5"):
+        stream_reader(cluster.bootstrap, **assigned).latestOffset({topic: {"0": 0, "5": 0}}, ALL)
+    lenient = stream_reader(cluster.bootstrap, failOnDataLoss="false", **assigned)
+    assert lenient.latestOffset({topic: {"0": 0, "5": 0}}, ALL) == {topic: {"0": 0}}
+
+
+def test_a_start_by_time_moves_only_where_nothing_is_as_late(cluster: Cluster, topic: str) -> None:
+    produce(cluster.bootstrap, topic, 3, timestamp=1_700_000_000_000)
+    found = stream_reader(cluster.bootstrap, subscribe=topic, startingTimestamp=1_600_000_000_000)
+    start = found.initialOffset()
+    assert read(found, start, found.latestOffset(start, ALL)) == [0, 1, 2]
+    late = {"startingTimestamp": 1_800_000_000_000, "startingOffsetsByTimestampStrategy": "latest"}
+    moving = stream_reader(cluster.bootstrap, subscribe=topic, **late)
+    start = moving.initialOffset()
+    produce(cluster.bootstrap, topic, 2, first=3)
+    assert moving.latestOffset(start, ALL) == start
 
 
 def test_retention_that_overtakes_a_stream_is_data_loss(cluster: Cluster, topic: str) -> None:

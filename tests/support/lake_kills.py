@@ -21,7 +21,7 @@ DRIVER_SECONDS = 240
 MESSAGES = 60
 GOOD_IDS = [number for number in range(MESSAGES) if number % 5]
 BAD_VALUES = sorted(b"bad %d" % number for number in range(0, MESSAGES, 5))
-STEPS = ("table-ready", "files-written", "committed", "rows-done", "dead-letters-done")
+STEPS = ("batch-begun", "table-ready", "files-written", "committed", "rows-done", "dead-letters-done")
 MANIFEST_STEPS = ("manifest-written", "one-file-moved")
 
 CONFIGURATION = """

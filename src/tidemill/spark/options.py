@@ -13,7 +13,7 @@ allowed.
 
 Limits: settings of Java's client that have no meaning here (buffer sizes, poll intervals) are accepted
 without effect, so that a query moves over as it is; they are listed in `WITHOUT_EFFECT`. Key stores of Java
-(JKS, PKCS12) are not read: certificates are PEM files.
+(JKS, PKCS12) are not read: certificates are PEM, in files or as text.
 """
 
 from __future__ import annotations
@@ -43,21 +43,22 @@ PROTECTED = {
 }
 
 USED = (
-    "bootstrap.servers", "client.id", "fetch.max.bytes", "fetch.max.wait.ms", "fetch.min.bytes", "group.id",
-    "isolation.level", "max.partition.fetch.bytes", "request.timeout.ms", "retries", "retry.backoff.ms",
-    "sasl.mechanism", "sasl.password", "sasl.username", "sasl.jaas.config", "security.protocol", "ssl.ca.location",
-    "ssl.certificate.location", "ssl.endpoint.identification.algorithm", "ssl.key.location", "ssl.key.password",
-    "ssl.keystore.certificate.chain", "ssl.keystore.key", "ssl.keystore.location", "ssl.keystore.type",
-    "ssl.truststore.certificates", "ssl.truststore.location", "ssl.truststore.type",
+    "bootstrap.servers", "client.id", "fetch.max.wait.ms", "isolation.level", "max.partition.fetch.bytes",
+    "request.timeout.ms", "sasl.jaas.config", "sasl.mechanism", "sasl.password", "sasl.username",
+    "security.protocol", "ssl.ca.location", "ssl.certificate.location", "ssl.endpoint.identification.algorithm",
+    "ssl.key.location", "ssl.key.password", "ssl.keystore.certificate.chain", "ssl.keystore.key",
+    "ssl.keystore.location", "ssl.keystore.type", "ssl.truststore.certificates", "ssl.truststore.location",
+    "ssl.truststore.type",
 )  # fmt: skip
 
 WITHOUT_EFFECT = (
     "allow.auto.create.topics", "auto.commit.interval.ms", "check.crcs", "client.dns.lookup", "client.rack",
     "connections.max.idle.ms", "default.api.timeout.ms", "exclude.internal.topics", "fetch.error.backoff.ms",
-    "group.instance.id", "heartbeat.interval.ms", "max.poll.interval.ms", "max.poll.records", "metadata.max.age.ms",
-    "metric.reporters", "metrics.num.samples", "metrics.recording.level", "metrics.sample.window.ms",
-    "partition.assignment.strategy", "receive.buffer.bytes", "reconnect.backoff.max.ms", "reconnect.backoff.ms",
-    "retry.backoff.max.ms", "send.buffer.bytes", "session.timeout.ms", "socket.connection.setup.timeout.max.ms",
+    "fetch.max.bytes", "fetch.min.bytes", "group.id", "group.instance.id", "heartbeat.interval.ms",
+    "max.poll.interval.ms", "max.poll.records", "metadata.max.age.ms", "metric.reporters", "metrics.num.samples",
+    "metrics.recording.level", "metrics.sample.window.ms", "partition.assignment.strategy", "receive.buffer.bytes",
+    "reconnect.backoff.max.ms", "reconnect.backoff.ms", "retries", "retry.backoff.max.ms", "retry.backoff.ms",
+    "send.buffer.bytes", "session.timeout.ms", "socket.connection.setup.timeout.max.ms",
     "socket.connection.setup.timeout.ms", "ssl.enabled.protocols", "ssl.protocol",
 )  # fmt: skip
 
@@ -66,6 +67,7 @@ SASL_MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
 ISOLATION_LEVELS = ("read_uncommitted", "read_committed")
 _DURATION_MS = {"us": 0.001, "ms": 1, "s": 1_000, "m": 60_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000}
 _DURATION = re.compile(r"(\d+)\s*([a-z]*)")
+_PEM = re.compile(r"(-----BEGIN [^-]+-----)([^-:]+)(-----END [^-]+-----)\s*")
 _JAAS = re.compile(r"(\w+)\s*=\s*\"((?:[^\"\\]|\\.)*)\"")
 
 
@@ -187,16 +189,32 @@ class Options:
             store = kind.replace(".type", ".location")
             if store in self and (self.text(kind, "JKS") or "").upper() != "PEM":
                 raise BadOption(store, "is a key store of Java", f"a PEM file, with {kind} set to PEM")
+        chain, key = self._client_certificate()
         verify = self.text("kafka.ssl.endpoint.identification.algorithm", "https")
         return TlsSettings(
             ca_file=self.text("kafka.ssl.ca.location") or self.text("kafka.ssl.truststore.location"),
-            ca_text=self.text("kafka.ssl.truststore.certificates"),
+            ca_text=_pem(self.text("kafka.ssl.truststore.certificates")),
             certificate_file=self.text("kafka.ssl.certificate.location")
             or self.text("kafka.ssl.keystore.location"),
             key_file=self.text("kafka.ssl.key.location"),
             key_password=self.text("kafka.ssl.key.password"),
             is_host_checked=verify not in ("", "none"),
+            certificate_text=chain,
+            key_text=key,
         )
+
+    def _client_certificate(self) -> tuple[str | None, str | None]:
+        """The chain of the client's certificate and its key, where they are given as text; both or none."""
+        key, chain = "kafka.ssl.keystore.key", "kafka.ssl.keystore.certificate.chain"
+        given = self.given((key, chain))
+        if len(given) == 1:
+            raise BadOption(given[0], "is not enough", f"{key} and {chain}, both as PEM")
+        for other in self.given(("kafka.ssl.keystore.location", "kafka.ssl.certificate.location")):
+            if given:
+                raise BadOption(
+                    other, f"is set beside {key}", "the certificate in a file or as text, not both"
+                )
+        return _pem(self.text(chain)), _pem(self.text(key))
 
     def _sasl(self) -> SaslSettings:
         mechanism = self.choice("kafka.sasl.mechanism", SASL_MECHANISMS, "PLAIN")
@@ -207,6 +225,13 @@ class Options:
             allowed = "together with kafka.sasl.password, or both in kafka.sasl.jaas.config"
             raise BadOption("kafka.sasl.username", "must be set", allowed)
         return SaslSettings(mechanism, user, password)
+
+
+def _pem(text: str | None) -> str | None:
+    """PEM with its line breaks, which do not outlive every way that an option takes."""
+    if text is None:
+        return None
+    return _PEM.sub(lambda part: "\n".join([part[1], *part[2].split(), part[3], ""]), text)
 
 
 def _nearest(name: str, known: list[str], prefix: str = "") -> str:

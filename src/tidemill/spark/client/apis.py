@@ -8,16 +8,11 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from tidemill.wire.messages.add_offsets_to_txn import AddOffsetsToTxnRequest, AddOffsetsToTxnResponse
 from tidemill.wire.messages.add_partitions_to_txn import AddPartitionsToTxnRequest, AddPartitionsToTxnResponse
 from tidemill.wire.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
 from tidemill.wire.messages.create_topics import CreateTopicsRequest, CreateTopicsResponse
 from tidemill.wire.messages.delete_records import DeleteRecordsRequest, DeleteRecordsResponse
 from tidemill.wire.messages.delete_topics import DeleteTopicsRequest, DeleteTopicsResponse
-from tidemill.wire.messages.describe_transactions import (
-    DescribeTransactionsRequest,
-    DescribeTransactionsResponse,
-)
 from tidemill.wire.messages.end_txn import EndTxnRequest, EndTxnResponse
 from tidemill.wire.messages.fetch import FetchRequest, FetchResponse
 from tidemill.wire.messages.find_coordinator import FindCoordinatorRequest, FindCoordinatorResponse
@@ -25,7 +20,6 @@ from tidemill.wire.messages.init_producer_id import InitProducerIdRequest, InitP
 from tidemill.wire.messages.list_offsets import ListOffsetsRequest, ListOffsetsResponse
 from tidemill.wire.messages.metadata import MetadataRequest, MetadataResponse
 from tidemill.wire.messages.offset_commit import OffsetCommitRequest, OffsetCommitResponse
-from tidemill.wire.messages.offset_fetch import OffsetFetchRequest, OffsetFetchResponse
 from tidemill.wire.messages.produce import ProduceRequest, ProduceResponse
 from tidemill.wire.schema import Message
 
@@ -44,7 +38,6 @@ APIS: dict[type[Message], Api] = {
     ListOffsetsRequest: Api(2, 8, ListOffsetsResponse),
     MetadataRequest: Api(3, 12, MetadataResponse),
     OffsetCommitRequest: Api(8, 9, OffsetCommitResponse),
-    OffsetFetchRequest: Api(9, 9, OffsetFetchResponse),
     FindCoordinatorRequest: Api(10, 4, FindCoordinatorResponse),
     ApiVersionsRequest: Api(API_VERSIONS_KEY, 3, ApiVersionsResponse),
     CreateTopicsRequest: Api(19, 7, CreateTopicsResponse),
@@ -52,7 +45,5 @@ APIS: dict[type[Message], Api] = {
     DeleteRecordsRequest: Api(21, 2, DeleteRecordsResponse),
     InitProducerIdRequest: Api(22, 4, InitProducerIdResponse),
     AddPartitionsToTxnRequest: Api(24, 3, AddPartitionsToTxnResponse),
-    AddOffsetsToTxnRequest: Api(25, 3, AddOffsetsToTxnResponse),
     EndTxnRequest: Api(26, 4, EndTxnResponse),
-    DescribeTransactionsRequest: Api(65, 0, DescribeTransactionsResponse),
 }

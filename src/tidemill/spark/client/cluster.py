@@ -22,6 +22,7 @@ from tidemill.model.errors import ErrorCode, TidemillError
 from tidemill.spark.client.connection import Connection
 from tidemill.spark.client.settings import ClientSettings
 from tidemill.spark.errors import BrokerUnavailable
+from tidemill.wire.messages.fetch import FetchResponse, PartitionData
 from tidemill.wire.messages.find_coordinator import FindCoordinatorRequest
 from tidemill.wire.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
 from tidemill.wire.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
@@ -74,6 +75,20 @@ def check(code: int, what: str) -> None:
     """Raise BrokerError unless the code means success."""
     if code:
         raise BrokerError(code, what)
+
+
+def only_partition(answer: FetchResponse, what: str, sleep: Callable[[float], object]) -> PartitionData:
+    """What a fetch of one partition brought; raises BrokerError.
+
+    A broker that throttles answers without partitions and says how long to stay away.
+    """
+    check(answer.error_code, what)
+    found = [partition for topic in answer.responses for partition in topic.partitions]
+    if not found:
+        sleep(answer.throttle_time_ms / 1000)
+        raise BrokerError(ErrorCode.REQUEST_TIMED_OUT, f"{what}, which is throttled")
+    check(found[0].error_code, what)
+    return found[0]
 
 
 class Cluster:

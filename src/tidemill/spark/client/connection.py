@@ -3,8 +3,13 @@
     connection = Connection("127.0.0.1:9092", settings)
     connection.call(MetadataRequest(topics=None)).brokers
 
-`send` and `receive` are the two halves of `call`: whoever reads a partition sends the next fetch before it
-looks at the last answer. The first exchange asks for the versions that the broker speaks; after that each
+`send` and `receive` are the two halves of `call`: whoever writes has several requests under way. A `call` in between
+takes its own answer, and the answers that arrive before it wait for their `receive`:
+
+    send(Produce 1)  send(Produce 2)  call(Metadata)     the answers to 1 and 2 are put by, Metadata is returned
+    receive()  receive()                                 the answers to 1 and 2
+
+The first exchange asks for the versions that the broker speaks; after that each
 request goes out in the newest version both sides know. TLS and SASL happen before it.
 
 Limits: blocking, one thread at a time; no retries (see `cluster`). A connection that failed once is closed
@@ -17,6 +22,7 @@ import collections
 import socket
 import ssl
 import struct
+import tempfile
 from typing import Any, NamedTuple
 
 from tidemill.spark.client.apis import API_VERSIONS_KEY, APIS
@@ -51,6 +57,8 @@ class Connection:
         self.settings = settings
         self.is_closed = False
         self._pending: collections.deque[_Pending] = collections.deque()
+        self._ready: collections.deque[Any] = collections.deque()
+        """Answers that came while `call` waited for its own; older than anything pending."""
         self._next_correlation_id = 1
         self._versions: dict[int, tuple[int, int]] = {}
         self._socket = self._open()
@@ -68,13 +76,21 @@ class Connection:
         host, port = split_address(self.address)
         try:
             plain = socket.create_connection((host, port), CONNECT_TIMEOUT_SECONDS)
+            return self._secure(plain, host)
+        except OSError as error:
+            raise BrokerUnavailable(f"no connection to {self.address}: {error}") from error
+
+    def _secure(self, plain: socket.socket, host: str) -> socket.socket:
+        """The socket with its time-out and, where wanted, TLS; closed when that fails."""
+        try:
             plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             plain.settimeout(self.settings.request_timeout_ms / 1000)
             if self.settings.tls is None:
                 return plain
             return _tls_context(self.settings.tls).wrap_socket(plain, server_hostname=host)
-        except OSError as error:
-            raise BrokerUnavailable(f"no connection to {self.address}: {error}") from error
+        except BaseException:
+            plain.close()
+            raise
 
     def _ask_versions(self) -> None:
         answer = self.call(
@@ -90,8 +106,11 @@ class Connection:
     # -- messages -----------------------------------------------------------------------------------------
 
     def call(self, request: Message, version: int | None = None) -> Any:
+        """The answer to this request, whatever else is under way."""
         self.send(request, version)
-        return self.receive()
+        while len(self._pending) > 1:
+            self._ready.append(self._receive_next())
+        return self._receive_next()
 
     def version_of(self, request: type[Message]) -> int:
         """The newest version that we and the broker speak."""
@@ -104,17 +123,19 @@ class Connection:
             raise BrokerUnavailable(f"{self.address} speaks {request.__name__} only from version {oldest}")
         return version
 
-    def send(self, request: Message, version: int | None = None, *, is_answered: bool = True) -> None:
-        """Send without waiting; `is_answered=False` for a produce with acks=0."""
+    def send(self, request: Message, version: int | None = None) -> None:
+        """Send without waiting."""
         version = self.version_of(type(request)) if version is None else version
         frame = _encode(request, version, self._next_correlation_id, self.settings.client_id)
-        if is_answered:
-            self._pending.append(_Pending(self._next_correlation_id, type(request), version))
+        self._pending.append(_Pending(self._next_correlation_id, type(request), version))
         self._next_correlation_id += 1
         self.send_frame(frame)
 
     def receive(self) -> Any:
-        """The answer to the oldest request that has none yet."""
+        """The answer to the oldest request that was sent and has none yet."""
+        return self._ready.popleft() if self._ready else self._receive_next()
+
+    def _receive_next(self) -> Any:
         pending = self._pending.popleft()
         frame = self.receive_frame()
         (correlation_id,) = _SIZE.unpack_from(frame)
@@ -129,8 +150,8 @@ class Connection:
 
     @property
     def is_waiting(self) -> bool:
-        """Whether an answer is due."""
-        return bool(self._pending)
+        """Whether `receive` has an answer to give or to wait for."""
+        return bool(self._ready or self._pending)
 
     # -- frames -------------------------------------------------------------------------------------------
 
@@ -179,6 +200,12 @@ def _tls_context(tls: TlsSettings) -> ssl.SSLContext:
     context = ssl.create_default_context(cafile=tls.ca_file, cadata=tls.ca_text)
     if not tls.is_host_checked:
         context.check_hostname = False
-    if tls.certificate_file:
-        context.load_cert_chain(tls.certificate_file, tls.key_file, tls.key_password)
+    password = tls.key_password or ""  # None would let OpenSSL ask on the terminal
+    if tls.certificate_text:
+        with tempfile.NamedTemporaryFile("w", suffix=".pem") as file:
+            file.write(f"{tls.key_text}\n{tls.certificate_text}\n")
+            file.flush()
+            context.load_cert_chain(file.name, password=password)
+    elif tls.certificate_file:
+        context.load_cert_chain(tls.certificate_file, tls.key_file, password)
     return context

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 
 class TlsSettings(NamedTuple):
-    """Certificates as PEM; without any, the authorities of the machine are trusted."""
+    """Certificates as PEM, in files or as text; without any, the authorities of the machine are trusted."""
 
     ca_file: str | None = None
     ca_text: str | None = None
@@ -14,6 +14,12 @@ class TlsSettings(NamedTuple):
     key_file: str | None = None
     key_password: str | None = None
     is_host_checked: bool = True
+    certificate_text: str | None = None
+    key_text: str | None = None
+
+    def __repr__(self) -> str:
+        """Without the key: settings end up in error messages and logs."""
+        return f"TlsSettings(ca_file={self.ca_file!r}, certificate_file={self.certificate_file!r})"
 
 
 class SaslSettings(NamedTuple):

@@ -22,18 +22,14 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql import Window
 from pyspark.sql import functions as sql
 
-from tidemill.spark.jobs.job import TABLES, BatchResult, Flow, Inputs, Job, Summary
+from tidemill.spark.jobs.job import TABLES, BatchResult, Flow, Inputs, Job, Summary, into, window_bounds
 from tidemill.spark.jobs.values import DEAD_LETTERS, DeadLetters
-from tidemill.spark.lake.append import append_batch
 from tidemill.spark.lake.columns import declared
 from tidemill.spark.lake.parsing import ValueFormat, good_rows, parse
 from tidemill.spark.lake.reading import read_table
-from tidemill.spark.lake.table import LakeTable
 from tidemill.spark.pipeline.settings import Section, Setting
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from pyspark.sql import Column, DataFrame
 
 ACTIVITY: Section = {
@@ -99,11 +95,7 @@ def page_counts(events: DataFrame, window: str, slide: str | None = None) -> Dat
     """Views and different users per page and window."""
     grouped = events.groupBy(sql.window("time", window, slide), "page")
     counted = grouped.agg(sql.count("*").alias("views"), sql.approx_count_distinct("user").alias("users"))
-    return counted.select(*_window_bounds("window"), "page", "views", "users")
-
-
-def _window_bounds(column: str) -> list[Column]:
-    return [sql.col(f"{column}.start").alias("window_start"), sql.col(f"{column}.end").alias("window_end")]
+    return counted.select(*window_bounds(), "page", "views", "users")
 
 
 def top_pages(counts: DataFrame, top: int) -> DataFrame:
@@ -136,7 +128,7 @@ def funnel_steps(counts: DataFrame, steps: list[str]) -> DataFrame:
             ]
         )
     )
-    long = counts.select(*_window_bounds("window"), "sessions", rows.alias("row"))
+    long = counts.select(*window_bounds(), "sessions", rows.alias("row"))
     return long.select("window_start", "window_end", "sessions", "row.*").withColumn(
         "share", sql.col("reached") / sql.col("sessions")
     )
@@ -149,13 +141,13 @@ def flows(inputs: Inputs) -> list[Flow]:
     tumbling = page_counts(happened, settings["window"])
     sliding = page_counts(happened, settings["window"], settings["slide"])
     found = [
-        Flow("sessions", visits, _into(inputs.table("tables", "sessions"), _without_window)),
-        Flow("page_counts", tumbling, _into(inputs.table("tables", "page_counts"))),
-        Flow("page_counts_sliding", sliding, _into(inputs.table("tables", "page_counts_sliding"))),
+        Flow("sessions", visits, into(inputs.table("tables", "sessions"), _without_window)),
+        Flow("page_counts", tumbling, into(inputs.table("tables", "page_counts"))),
+        Flow("page_counts_sliding", sliding, into(inputs.table("tables", "page_counts_sliding"))),
         Flow(
             "top_pages",
             tumbling,
-            _into(inputs.table("tables", "top_pages"), lambda counts: top_pages(counts, settings["top"])),
+            into(inputs.table("tables", "top_pages"), lambda counts: top_pages(counts, settings["top"])),
         ),
     ]
     return found + _funnel_flow(inputs, visits) + _dead_letter_flow(inputs)
@@ -168,12 +160,11 @@ def _funnel_flow(inputs: Inputs, visits: DataFrame) -> list[Flow]:
         return []
     counts = funnel_counts(visits, steps, settings["funnel_window"])
     table = inputs.table("tables", "funnel")
-    return [Flow("funnel", counts, _into(table, lambda batch: funnel_steps(batch, steps)))]
+    return [Flow("funnel", counts, into(table, lambda batch: funnel_steps(batch, steps)))]
 
 
 def _dead_letter_flow(inputs: Inputs) -> list[Flow]:
-    if not inputs["dead_letters"]["path"]:
-        return []
+    """Also without a table for them: then the first message that is no event stops the job."""
     form, letters = event_format(inputs["activity"]), DeadLetters.of(inputs)
 
     def write(batch: DataFrame, query_id: str, batch_id: int) -> BatchResult:
@@ -184,15 +175,6 @@ def _dead_letter_flow(inputs: Inputs) -> list[Flow]:
 
 def _without_window(sessions: DataFrame) -> DataFrame:
     return sessions.drop("session_window")
-
-
-def _into(
-    table: LakeTable, change: Callable[[DataFrame], DataFrame] = lambda frame: frame
-) -> Callable[[DataFrame, str, int], BatchResult]:
-    def write(batch: DataFrame, query_id: str, batch_id: int) -> BatchResult:
-        return BatchResult(append_batch(table, change(batch), query_id, batch_id).rows)
-
-    return write
 
 
 def summaries(inputs: Inputs) -> list[Summary]:

@@ -22,7 +22,7 @@ Differences:
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import functions as sql
 
@@ -193,10 +193,19 @@ def summaries(inputs: Inputs) -> list[Summary]:
     return found
 
 
+def problems(sections: dict[str, dict[str, Any]]) -> list[str]:
+    """Every topic is compared by name, also one that holds nothing, so a pattern will not do."""
+    pattern = sections["source"]["pattern"]
+    return (
+        [f"source.pattern is {pattern!r}; audit needs source.topics, the topics by name"] if pattern else []
+    )
+
+
 JOB = Job(
     "audit",
     {"audit": AUDIT, "tables": TABLES},
     run=run,
     summaries=summaries,
+    check=problems,
     table_names=("windows", "differences"),
 )

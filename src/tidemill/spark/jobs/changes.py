@@ -12,6 +12,12 @@ changed:
     {"type": "UPDATE", "data": [{"id": "1", "name": "b"}], "old": [{"name": "a"}], "table": "t", "isDdl": false}
     An update that changes the key is a delete of the old key and an insert of the new one.
 
+Times of Debezium are numbers, and only its own schema says of what: milliseconds (`time.precision.mode = connect`,
+columns with up to three digits) or microseconds (the others). So `time_unit` says it for all columns of type
+timestamp; a time that is an ISO text is read as such. With Canal they are texts.
+
+    {"id": 1, "seen": 1794970800000}     millis: 2026-11-18T03:00:00Z     micros: 1970-01-21T18:36:10.8Z
+
 Everything else (truncate, DDL, text that is no change event, a key that is null) is not applied but returned
 as bad, with the reason: a table that silently misses a truncate would be worse.
 
@@ -30,21 +36,23 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
 CHANGE_FORMATS = ("debezium", "canal")
+TIME_UNITS = {"millis": sql.timestamp_millis, "micros": sql.timestamp_micros}
 PLACE = ["_topic", "_partition", "_offset", "_timestamp", "_key", "_value"]
 
 
-def changes(messages: DataFrame, kind: str, schema: types.StructType, key: list[str]) -> DataFrame:
-    """One row per change."""
+def changes(
+    messages: DataFrame, kind: str, schema: types.StructType, key: list[str], time_unit: str = "millis"
+) -> DataFrame:
+    """One row per change; `time_unit` is one of TIME_UNITS."""
     place = [sql.col(name.removeprefix("_")).alias(name) for name in PLACE]
     placed = messages.where("value is not null").select(
         *place, sql.col("value").cast("string").alias("_text")
     )
-    found = _debezium(placed, schema) if kind == "debezium" else _canal(placed, schema, key)
+    found = _debezium(placed, schema, time_unit) if kind == "debezium" else _canal(placed, schema, key)
     return _judged(found, schema, key)
 
 
-def _debezium(placed: DataFrame, schema: types.StructType) -> DataFrame:
-    row = types.StructType([*schema.fields, types.StructField("_corrupt", types.StringType())])
+def _debezium(placed: DataFrame, schema: types.StructType, time_unit: str) -> DataFrame:
     envelope = types.StructType(
         [
             types.StructField("op", types.StringType()),
@@ -60,17 +68,19 @@ def _debezium(placed: DataFrame, schema: types.StructType) -> DataFrame:
     read = read.withColumn("_event", event)
     operation = sql.col("_event.op")
     image = sql.when(operation == "d", sql.col("_event.before")).otherwise(sql.col("_event.after"))
-    read = read.withColumn("_row", _row_of(image, row))
+    read = read.withColumn("_row", _row_of(image, schema))
+    columns = [_column_of_row(field, time_unit) for field in schema.fields]
+    unfit = [sql.col("_row").getField(field.name).isNotNull() & column.isNull()
+             for field, column in zip(schema.fields, columns, strict=True)]  # fmt: skip
     reason = (
         sql.when(operation.isNull(), "not-a-change")
         .when(operation == "t", "truncate")
         .when(~operation.isin("c", "r", "u", "d"), "unknown-operation")
         .when(image.isNull(), "no-row-image")
-        .when(sql.col("_row._corrupt").isNotNull(), "wrong-type")
+        .when(sql.col("_row._corrupt").isNotNull() | _any(unfit), "wrong-type")
     )
-    columns = [sql.col("_row").getField(name).alias(name) for name in schema.names]
     return read.select(
-        *columns,
+        *[column.alias(name) for name, column in zip(schema.names, columns, strict=True)],
         (operation == "d").alias("_deleted"),
         sql.lit(0).alias("_step"),
         *PLACE,
@@ -78,9 +88,27 @@ def _debezium(placed: DataFrame, schema: types.StructType) -> DataFrame:
     )
 
 
-def _row_of(image: Column, row: types.StructType) -> Column:
+def _row_of(image: Column, schema: types.StructType) -> Column:
+    """The image with its times as texts: Spark would take a number for seconds."""
+    fields = [
+        types.StructField(field.name, types.StringType() if _is_time(field) else field.dataType)
+        for field in schema.fields
+    ]
+    row = types.StructType([*fields, types.StructField("_corrupt", types.StringType())])
     options = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": "_corrupt"}
     return sql.from_json(image, row, options)
+
+
+def _is_time(field: types.StructField) -> bool:
+    return isinstance(field.dataType, types.TimestampType)
+
+
+def _column_of_row(field: types.StructField, time_unit: str) -> Column:
+    found = sql.col("_row").getField(field.name)
+    if not _is_time(field):
+        return found
+    number = found.try_cast("bigint")
+    return sql.when(number.isNull(), found.try_cast("timestamp")).otherwise(TIME_UNITS[time_unit](number))
 
 
 def _canal(placed: DataFrame, schema: types.StructType, key: list[str]) -> DataFrame:
@@ -155,11 +183,13 @@ def _judged(found: DataFrame, schema: types.StructType, key: list[str]) -> DataF
 def newest_per_key(changes: DataFrame, key: list[str]) -> DataFrame:
     """The last change of each key in this batch.
 
-    Inside a partition the offset decides. A key is in two partitions only if the topic was widened in between; then
-    the message's timestamp decides.
+    Inside a partition the offset decides. A key is in two partitions only if the topic was widened in between, or if
+    several topics are read; then the message's timestamp decides.
     """
-    inside = Window.partitionBy(*key, "_partition").orderBy(sql.desc("_offset"), sql.desc("_step"))
-    across = Window.partitionBy(*key).orderBy(sql.desc("_timestamp"), sql.desc("_partition"))
+    inside = Window.partitionBy(*key, "_topic", "_partition").orderBy(sql.desc("_offset"), sql.desc("_step"))
+    across = Window.partitionBy(*key).orderBy(
+        sql.desc("_timestamp"), sql.desc("_topic"), sql.desc("_partition")
+    )
     last = changes.withColumn("_rank", sql.row_number().over(inside)).where("_rank = 1")
     return last.withColumn("_rank", sql.row_number().over(across)).where("_rank = 1").drop("_rank")
 

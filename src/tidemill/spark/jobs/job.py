@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from tidemill.spark.pipeline.settings import Section, Setting
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import Column, DataFrame, SparkSession
 
     from tidemill.spark.lake.table import LakeTable
     from tidemill.spark.pipeline.config import PipelineConfig
@@ -45,6 +45,25 @@ class Flow:
     frame: DataFrame
     write: Callable[[DataFrame, str, int], BatchResult] | None = None
     topic: dict[str, str] | None = None
+
+
+def into(
+    table: LakeTable, change: Callable[[DataFrame], DataFrame] = lambda frame: frame
+) -> Callable[[DataFrame, str, int], BatchResult]:
+    """The `write` of a flow whose batches, changed or as they are, are the rows of one table."""
+    from tidemill.spark.lake.append import append_batch
+
+    def write(batch: DataFrame, query_id: str, batch_id: int) -> BatchResult:
+        return BatchResult(append_batch(table, change(batch), query_id, batch_id).rows)
+
+    return write
+
+
+def window_bounds(column: str = "window") -> list[Column]:
+    """A window as two columns of a table."""
+    from pyspark.sql import functions as sql
+
+    return [sql.col(f"{column}.start").alias("window_start"), sql.col(f"{column}.end").alias("window_end")]
 
 
 class Summary(NamedTuple):
@@ -115,8 +134,12 @@ class Job:
 
 
 def source_options(source: dict[str, Any], include_headers: bool) -> dict[str, str]:
-    """The options of `format("tidemill")`."""
-    options = {"kafka.bootstrap.servers": source["bootstrap"], "startingOffsets": source["starting"]}
+    """The options of `format("tidemill")`; messages of aborted transactions are read only by those who ask for them."""
+    options = {
+        "kafka.bootstrap.servers": source["bootstrap"],
+        "kafka.isolation.level": "read_committed",
+        "startingOffsets": source["starting"],
+    }
     if source["pattern"]:
         options["subscribePattern"] = source["pattern"]
     else:

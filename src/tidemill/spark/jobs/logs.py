@@ -25,14 +25,11 @@ from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import functions as sql
 
-from tidemill.spark.jobs.job import TABLES, BatchResult, Flow, Inputs, Job, Summary, sink_options
-from tidemill.spark.lake.append import append_batch
+from tidemill.spark.jobs.job import TABLES, Flow, Inputs, Job, Summary, into, sink_options, window_bounds
 from tidemill.spark.lake.reading import read_table
 from tidemill.spark.pipeline.settings import Section, Setting
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from pyspark.sql import Column, DataFrame
 
 FORMS = ("json", "plain", "logfmt", "combined", "pattern")
@@ -171,8 +168,7 @@ def _looked_up(column: str, values: dict[str, str]) -> Column:
 def level_counts(lines: DataFrame, window: str) -> DataFrame:
     """Lines per window, service and level."""
     grouped = lines.groupBy(sql.window("time", window), "service", "level").agg(sql.count("*").alias("lines"))
-    bounds = [sql.col("window.start").alias("window_start"), sql.col("window.end").alias("window_end")]
-    return grouped.select(*bounds, "service", "level", "lines")
+    return grouped.select(*window_bounds(), "service", "level", "lines")
 
 
 def error_counts(lines: DataFrame, window: str) -> DataFrame:
@@ -186,8 +182,7 @@ def error_counts(lines: DataFrame, window: str) -> DataFrame:
         sql.count(sql.when(bad, 1)).alias("errors"),
         sql.min(sql.when(bad, sql.col("message"))).alias("example"),
     )
-    bounds = [sql.col("window.start").alias("window_start"), sql.col("window.end").alias("window_end")]
-    return counted.select(*bounds, "service", "team", "errors", "example")
+    return counted.select(*window_bounds(), "service", "team", "errors", "example")
 
 
 def alerts(counts: DataFrame, threshold: int) -> DataFrame:
@@ -211,22 +206,17 @@ def flows(inputs: Inputs) -> list[Flow]:
     rows = enriched(read, services["teams"], services["tiers"])
     timed = rows.withWatermark("time", settings["watermark"])
     found = [
-        Flow("lines", rows, _into(inputs, "lines")),
-        Flow("level_counts", level_counts(timed, settings["window"]), _into(inputs, "level_counts")),
+        Flow("lines", rows, into(inputs.table("tables", "lines"))),
+        Flow(
+            "level_counts",
+            level_counts(timed, settings["window"]),
+            into(inputs.table("tables", "level_counts")),
+        ),
     ]
     if settings["alert_topic"]:
         loud = alerts(error_counts(timed, settings["window"]), settings["alert_threshold"])
         found.append(Flow("alerts", loud, topic=sink_options(inputs["source"], settings["alert_topic"])))
     return found
-
-
-def _into(inputs: Inputs, name: str) -> Callable[[DataFrame, str, int], BatchResult]:
-    table = inputs.table("tables", name)
-
-    def write(batch: DataFrame, query_id: str, batch_id: int) -> BatchResult:
-        return BatchResult(append_batch(table, batch, query_id, batch_id).rows)
-
-    return write
 
 
 def summaries(inputs: Inputs) -> list[Summary]:

@@ -19,14 +19,14 @@ from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import functions as sql
 
-from tidemill.spark.jobs.changes import CHANGE_FORMATS, bad_changes, changes, newest_per_key
+from tidemill.spark.jobs.changes import CHANGE_FORMATS, TIME_UNITS, bad_changes, changes, newest_per_key
 from tidemill.spark.jobs.job import TABLE, BatchResult, Flow, Inputs, Job, Summary
 from tidemill.spark.jobs.values import DEAD_LETTERS, BadMessages
 from tidemill.spark.lake import steps
 from tidemill.spark.lake.append import append_batch
 from tidemill.spark.lake.columns import ColumnError, declared
 from tidemill.spark.lake.delta import DeltaLakeTable
-from tidemill.spark.lake.merge import BUCKET, POSITION, merge_batch, with_bucket
+from tidemill.spark.lake.merge import POSITION, merge_batch, merged_table, with_bucket
 from tidemill.spark.lake.reading import read_table
 from tidemill.spark.lake.table import LakeTable
 from tidemill.spark.pipeline.settings import Section, Setting
@@ -38,6 +38,7 @@ SYNC: Section = {
     "format": Setting("text", "debezium", CHANGE_FORMATS),
     "key": Setting("texts", help="the columns of the primary key"),
     "columns": Setting("table", help="the columns of the table and their types"),
+    "time_unit": Setting("text", "millis", tuple(TIME_UNITS), help="of times that are numbers (debezium)"),
     "buckets": Setting("number", 8, minimum=1, help="parts of the table that are rewritten as a whole"),
 }
 MERGED_TABLE: Section = {
@@ -53,10 +54,10 @@ class Sync:
     def __init__(self, table: DeltaLakeTable, settings: dict[str, Any], letters: LakeTable | None) -> None:
         self._table, self._letters = table, letters
         self._kind, self._key, self._buckets = settings["format"], settings["key"], settings["buckets"]
-        self._schema = declared(settings["columns"])
+        self._schema, self._time_unit = declared(settings["columns"]), settings["time_unit"]
 
     def __call__(self, batch: DataFrame, query_id: str, batch_id: int) -> BatchResult:
-        found = changes(batch, self._kind, self._schema, self._key)
+        found = changes(batch, self._kind, self._schema, self._key, self._time_unit)
         bad = self._set_aside(bad_changes(found), query_id, batch_id)
         steps.reached("dead-letters-done")
         last = newest_per_key(found.where("_reason is null"), self._key)
@@ -78,15 +79,18 @@ class Sync:
         return 0
 
 
+def _table(inputs: Inputs) -> DeltaLakeTable:
+    settings = inputs["table"]
+    return merged_table(inputs.config.path(settings["path"]), settings["options"], inputs["sync"]["buckets"])
+
+
 def flows(inputs: Inputs) -> list[Flow]:
-    table = DeltaLakeTable(inputs.config.path(inputs["table"]["path"]), (BUCKET,), inputs["table"]["options"])
     letters = inputs.table("dead_letters") if inputs["dead_letters"]["path"] else None
-    return [Flow("sync", inputs.messages(), write=Sync(table, inputs["sync"], letters))]
+    return [Flow("sync", inputs.messages(), write=Sync(_table(inputs), inputs["sync"], letters))]
 
 
 def summaries(inputs: Inputs) -> list[Summary]:
-    table = DeltaLakeTable(inputs.config.path(inputs["table"]["path"]), (BUCKET,), inputs["table"]["options"])
-    rows = read_table(inputs.spark, table)
+    rows = read_table(inputs.spark, _table(inputs))
     if rows is None:
         return []
     counted = rows.groupBy("_bucket").agg(

@@ -19,13 +19,15 @@ delta-rs.
 from __future__ import annotations
 
 import json
+import math
 import time
+import urllib.parse
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from tidemill.spark.lake.columns import arrow_schema, missing
 from tidemill.spark.lake.files import FileWriter, WrittenFile
-from tidemill.spark.lake.table import Change, LakeError, Upkeep
+from tidemill.spark.lake.table import Change, LakeError, Upkeep, check_partitions, is_repetition
 
 if TYPE_CHECKING:
     from deltalake import DeltaTable
@@ -40,10 +42,18 @@ class DeltaLakeTable:
 
     format = "delta"
 
-    def __init__(self, path: str, partition_by: tuple[str, ...], options: dict[str, str]) -> None:
+    def __init__(
+        self,
+        path: str,
+        partition_by: tuple[str, ...],
+        options: dict[str, str],
+        properties: dict[str, str] | None = None,
+    ) -> None:
+        """`properties` are written when the table is made, and cannot change afterwards."""
         self.path = path
         self.partition_by = partition_by
         self._options = options or None
+        self._properties = properties or {}
 
     def load(self) -> DeltaTable:
         from deltalake import DeltaTable
@@ -64,11 +74,12 @@ class DeltaLakeTable:
         if not self.exists():
             self._create(schema)
         table = self.load()
+        check_partitions(self.path, tuple(table.metadata().partition_columns), self.partition_by)
+        self._check_properties(table.metadata().configuration)
         added = missing(_spark_schema(table), schema)
         if added:
             fields = Schema.from_arrow(arrow_schema(type(schema)(added))).fields
             table.alter.add_columns(fields)
-        self._check_partitions()
         return _spark_schema(self.load())
 
     def _create(self, schema: StructType) -> None:
@@ -79,19 +90,25 @@ class DeltaLakeTable:
             Schema.from_arrow(arrow_schema(schema)),
             mode="ignore",
             partition_by=list(self.partition_by),
+            configuration=self._properties,
             storage_options=self._options,
+            raise_if_key_not_exists=False,
         )
 
-    def _check_partitions(self) -> None:
-        actual = tuple(self.load().metadata().partition_columns)
-        if actual != self.partition_by:
-            raise LakeError(
-                f"table {self.path} is partitioned by {_names(actual)}, the configuration says "
-                f"{_names(self.partition_by)}: partitions cannot change, choose another table"
-            )
+    def _check_properties(self, actual: dict[str, str]) -> None:
+        """A table that was made before a property existed does not have it."""
+        for name, value in self._properties.items():
+            if actual.get(name, value) != value:
+                raise LakeError(
+                    f"table {self.path} has {name} {actual[name]}, the configuration says {value}: "
+                    "it cannot change, choose another table"
+                )
 
     def is_committed(self, application: str, batch_id: int) -> bool:
-        return self.exists() and _holds(self.load(), application, batch_id)
+        return self.exists() and self._holds(self.load(), application, batch_id)
+
+    def _holds(self, table: DeltaTable, application: str, batch_id: int) -> bool:
+        return is_repetition(table.transaction_version(application), batch_id, self.path, application)
 
     def writer(self, schema: StructType) -> FileWriter:
         return FileWriter(self.path, arrow_schema(schema), self.partition_by)
@@ -101,7 +118,7 @@ class DeltaLakeTable:
 
         for _ in range(COMMIT_ATTEMPTS):
             table = self.load()
-            if _holds(table, change.application, change.batch_id):
+            if self._holds(table, change.application, change.batch_id):
                 return False
             self._check_removed(table, change)
             try:
@@ -146,10 +163,13 @@ class DeltaLakeTable:
         return Upkeep(before, len(self.files()))
 
     def vacuum(self, older_than_hours: float, dry_run: bool) -> Upkeep:
-        """`full`: files of batches that were never committed count too, as soon as they are old enough."""
+        """`full`: files of batches that were never committed count too, as soon as they are old enough.
+
+        delta-rs knows whole hours only; a part of one counts as one, so that no file goes too early.
+        """
         count = len(self.files())
         deleted = self.load().vacuum(
-            int(older_than_hours), dry_run=dry_run, enforce_retention_duration=False, full=True
+            math.ceil(older_than_hours), dry_run=dry_run, enforce_retention_duration=False, full=True
         )
         return Upkeep(count, count, len(deleted))
 
@@ -174,7 +194,7 @@ def active_files(table: DeltaTable) -> list[WrittenFile]:
     rows = pa.table(table.get_add_actions()).to_pylist()
     return [
         WrittenFile(
-            row["path"],
+            urllib.parse.unquote(row["path"]),
             row["size_bytes"],
             row.get("num_records") or 0,
             {name: _text(value) for name, value in (row.get("partition") or {}).items()},
@@ -187,11 +207,6 @@ def active_files(table: DeltaTable) -> list[WrittenFile]:
 
 def _text(value: object) -> str | None:
     return None if value is None else str(value)
-
-
-def _holds(table: DeltaTable, application: str, batch_id: int) -> bool:
-    version = table.transaction_version(application)
-    return version is not None and batch_id <= version
 
 
 def _add_action(file: WrittenFile) -> AddAction:
@@ -211,7 +226,3 @@ def _spark_schema(table: DeltaTable) -> StructType:
     from pyspark.sql.types import StructType
 
     return StructType.fromJson(json.loads(table.schema().to_json()))
-
-
-def _names(columns: tuple[str, ...]) -> str:
-    return ", ".join(columns) or "nothing"

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from tidemill.spark.lake.columns import arrow_schema, missing
 from tidemill.spark.lake.files import FileWriter, WrittenFile
-from tidemill.spark.lake.table import Change, LakeError, Upkeep
+from tidemill.spark.lake.table import Change, LakeError, Upkeep, check_partitions, is_repetition
 
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
@@ -75,6 +75,7 @@ class IcebergTable:
     def ensure(self, schema: StructType) -> StructType:
         if not self.exists():
             self._create(schema)
+        self._check_partitions()
         old = self.schema()
         assert old is not None
         added = missing(old, schema)
@@ -95,8 +96,17 @@ class IcebergTable:
             for name in self.partition_by:
                 spec.add_field(name, IdentityTransform(), name)
 
+    def _check_partitions(self) -> None:
+        table = self.load()
+        names = tuple(table.schema().find_field(field.source_id).name for field in table.spec().fields)
+        check_partitions(self.path, names, self.partition_by)
+
     def is_committed(self, application: str, batch_id: int) -> bool:
-        return self.exists() and _holds(self.load(), application, batch_id)
+        return self.exists() and self._holds(self.load(), application, batch_id)
+
+    def _holds(self, table: Table, application: str, batch_id: int) -> bool:
+        last = table.properties.get(PROPERTY + application)
+        return is_repetition(None if last is None else int(last), batch_id, self.path, application)
 
     def writer(self, schema: StructType) -> FileWriter:
         """Iceberg takes partition values from the columns, so the files keep them."""
@@ -111,7 +121,7 @@ class IcebergTable:
             raise LakeError("an Iceberg table is only appended to")
         for _ in range(COMMIT_ATTEMPTS):
             table = self.load()
-            if _holds(table, change.application, change.batch_id):
+            if self._holds(table, change.application, change.batch_id):
                 return False
             try:
                 self._commit_on(table, change)
@@ -160,8 +170,3 @@ class IcebergTable:
         if expired and not dry_run:
             table.maintenance.expire_snapshots().by_ids([s.snapshot_id for s in expired]).commit()
         return Upkeep(count, count, len(expired))
-
-
-def _holds(table: Table, application: str, batch_id: int) -> bool:
-    last = table.properties.get(PROPERTY + application)
-    return last is not None and batch_id <= int(last)

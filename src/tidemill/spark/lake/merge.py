@@ -7,13 +7,22 @@ the table, as `delta` explains.
 
     bucket 3   old file: keys 1, 4, 9    changes: 4 -> gone, 7 -> new    new file: keys 1, 7, 9
 
-A change is applied only if it is newer than the row that is there: in the same partition by offset, in
-another by timestamp. So old changes that come again, from a topic that was copied or read anew, do no harm to
-rows that live; a row that was deleted leaves no trace and may come back from a re-read until its delete comes
-again.
+A change is applied only if it is newer than the row that is there: in the same partition of the same topic by
+offset, anywhere else by timestamp, since offsets of two logs say nothing of each other. A smaller offset with a
+later timestamp is newer too: so it looks when a topic was deleted and made anew under its name.
 
-Limits: a bucket must fit the memory of one task; choose more buckets for larger tables (they cannot change
-later). When somebody else replaces a file meanwhile (a compaction), the batch is computed again.
+    row: orders-0 offset 90, 10:00      change: orders-0 offset 91, 09:59       applied, the offset decides
+                                        change: orders-0 offset 3, 09:00        old, it came again
+                                        change: orders-0 offset 3, 11:00        applied, the topic is a new one
+                                        change: orders-copy-0 offset 3, 11:00   applied, the time decides
+
+So old changes that come again, from a topic that was copied or read anew, do no harm to rows that live; a row
+that was deleted leaves no trace and may come back from a re-read until its delete comes again. Timestamps that run
+backwards inside a partition may bring back an older row during a re-read, until it reaches the newer change.
+
+Limits: a bucket must fit the memory of one task; choose more buckets for larger tables. Their number is the table's
+property `tidemill.buckets` and cannot change later: another one would look for a key in the wrong bucket. When
+somebody else replaces a file meanwhile (a compaction), the batch is computed again.
 """
 
 from __future__ import annotations
@@ -36,8 +45,14 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 BUCKET = "_bucket"
-POSITION = ("_partition", "_offset", "_timestamp")
+BUCKETS_PROPERTY = "tidemill.buckets"
+POSITION = ("_topic", "_partition", "_offset", "_timestamp")
 MERGE_ATTEMPTS = 5
+
+
+def merged_table(path: str, options: dict[str, str], buckets: int) -> DeltaLakeTable:
+    """A table that is merged into; one that was made with another number of buckets is refused by `ensure`."""
+    return DeltaLakeTable(path, (BUCKET,), options, {BUCKETS_PROPERTY: str(buckets)})
 
 
 def with_bucket(changes: DataFrame, key: list[str], buckets: int) -> DataFrame:
@@ -147,7 +162,8 @@ def _positions(table: pa.Table) -> list[tuple[Any, ...]]:
 
 
 def _is_newer(change: tuple[Any, ...], row: tuple[Any, ...]) -> bool:
-    partition, offset, timestamp = change
-    if partition == row[0]:
-        return bool(offset > row[1])
-    return bool(timestamp >= row[2])
+    *log, offset, timestamp = change
+    *row_log, row_offset, row_timestamp = row
+    if log == row_log:
+        return bool(offset > row_offset or timestamp > row_timestamp)
+    return bool(timestamp >= row_timestamp)

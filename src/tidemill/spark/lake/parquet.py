@@ -13,8 +13,12 @@ A folder has no log, so one is kept beside the data, under `_tidemill/`, which r
    one. This is the commit: from here on the batch is in the table.
 3. The driver renames each staged file to its place, and deletes the files that the manifest replaces.
 
-A crash before 2 leaves litter in `staging`. A crash in 3 is finished by whoever looks at the batch next,
-Spark's repetition of it or `vacuum`: moving a file that has been moved is nothing. Nobody undoes a manifest.
+A crash before 2 leaves litter in `staging`. A crash in 3 is finished by whoever comes next, Spark's repetition of the
+batch, `compact` or `vacuum`: moving a file that has been moved is nothing. Nobody undoes a manifest. A compaction
+is a change like any other, but nobody repeats it, so the next batch finishes it too.
+
+Two compactions at once: each takes its number, finishes all manifests below it, and then looks whether the files it
+read are still there. Either the number is taken or a file is gone; the second is refused and leaves litter.
 
 Limits: a reader that lists the folder during step 3 sees a part of the batch (Delta readers never do).
 Renames must be atomic: local disks and mounts, not object stores. Only the newest manifests of a query are
@@ -23,6 +27,7 @@ kept; Spark repeats no batch but the last.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import time
@@ -34,7 +39,7 @@ from typing import TYPE_CHECKING, Any
 from tidemill.spark.lake import steps
 from tidemill.spark.lake.columns import arrow_schema, grown
 from tidemill.spark.lake.files import NULL_PARTITION, FileWriter, WrittenFile, as_row
-from tidemill.spark.lake.table import Change, LakeError, Upkeep
+from tidemill.spark.lake.table import Change, LakeError, Upkeep, check_partitions, is_repetition
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
@@ -68,6 +73,7 @@ class ParquetTable:
         return StructType.fromJson(json.loads(self._schema_file.read_text())["schema"])
 
     def ensure(self, schema: StructType) -> StructType:
+        self._finish_all(COMPACTION)
         old = self.schema()
         self._check_partitions()
         wanted = schema if old is None else grown(old, schema)
@@ -77,22 +83,19 @@ class ParquetTable:
         return wanted
 
     def _check_partitions(self) -> None:
-        if not self._schema_file.exists():
-            return
-        actual = tuple(json.loads(self._schema_file.read_text())["partition_by"])
-        if actual != self.partition_by:
-            raise LakeError(
-                f"table {self.path} is partitioned by {list(actual)}, the configuration says "
-                f"{list(self.partition_by)}: partitions cannot change, choose another table"
-            )
+        if self._schema_file.exists():
+            actual = tuple(json.loads(self._schema_file.read_text())["partition_by"])
+            check_partitions(self.path, actual, self.partition_by)
 
     def is_committed(self, application: str, batch_id: int) -> bool:
         """Also finishes a batch whose manifest was written but whose files have not all been moved."""
-        manifest = self._manifest(application, batch_id)
-        if manifest.exists():
-            self._finish(manifest)
-            return True
-        return any(int(path.stem) > batch_id for path in manifest.parent.glob("*.json"))
+        if not is_repetition(self._newest(application), batch_id, self.path, application):
+            return False
+        self._finish(self._manifest(application, batch_id))
+        return True
+
+    def _newest(self, application: str) -> int | None:
+        return max((int(path.stem) for path in (self._commits / application).glob("*.json")), default=None)
 
     def writer(self, schema: StructType) -> FileWriter:
         folder = f"{STAGING}{uuid.uuid4()}/"
@@ -105,6 +108,7 @@ class ParquetTable:
         manifest.parent.mkdir(parents=True, exist_ok=True)
         if self.is_committed(change.application, change.batch_id):
             return False
+        self._check_files(change)
         facts = {
             "added": [as_row(file) | {"target": _target(file.path)} for file in change.added],
             "removed": [file.path for file in change.removed],
@@ -116,8 +120,27 @@ class ParquetTable:
         self._forget_old_manifests(manifest.parent)
         return True
 
+    def _check_files(self, change: Change) -> None:
+        """A file that is gone would count as moved, and one that is replaced twice would be in the table twice."""
+        for file in change.added:
+            if not (self._root / file.path).exists():
+                raise LakeError(
+                    f"table {self.path}: {file.path} of batch {change.batch_id} is gone before its commit; "
+                    "vacuum with a retention that is longer than a batch"
+                )
+        for file in change.removed:
+            if not (self._root / file.path).exists():
+                raise LakeError(
+                    f"table {self.path}: {file.path} was replaced by somebody else; compact again"
+                )
+
     def _manifest(self, application: str, batch_id: int) -> Path:
         return self._commits / application / f"{batch_id:020d}.json"
+
+    def _finish_all(self, application: str = "*") -> None:
+        for manifest in sorted(self._commits.glob(f"{application}/*.json")):
+            with contextlib.suppress(FileNotFoundError):
+                self._finish(manifest)
 
     def _finish(self, manifest: Path) -> None:
         facts = json.loads(manifest.read_text())
@@ -131,7 +154,8 @@ class ParquetTable:
         if not staged.exists():
             return
         target.parent.mkdir(parents=True, exist_ok=True)
-        os.replace(staged, target)
+        with contextlib.suppress(FileNotFoundError):
+            os.replace(staged, target)
         steps.reached("one-file-moved")
 
     def _forget_old_manifests(self, folder: Path) -> None:
@@ -152,6 +176,7 @@ class ParquetTable:
 
     def compact(self, target_bytes: int) -> Upkeep:
         """Files below half the target are joined, folder by folder, through a manifest like any other change."""
+        self._finish_all()
         before, schema = self.files(), self.schema()
         small: dict[str, list[WrittenFile]] = {}
         for file in before:
@@ -174,14 +199,18 @@ class ParquetTable:
             target_bytes=target_bytes,
         )
         opened = (pq.ParquetFile(self._root / file.path) for file in files)
-        added = list(writer.write(batch for file in opened for batch in file.iter_batches()))
-        number = 1 + max((int(path.stem) for path in (self._commits / COMPACTION).glob("*.json")), default=0)
-        self.commit(Change(COMPACTION, number, added, files))
+        try:
+            added = list(writer.write(batch for file in opened for batch in file.iter_batches()))
+        except FileNotFoundError as error:
+            raise LakeError(f"table {self.path} changed meanwhile; compact again") from error
+        number = 1 + (self._newest(COMPACTION) or 0)
+        self._finish_all(COMPACTION)
+        if not self.commit(Change(COMPACTION, number, added, files)):
+            raise LakeError(f"table {self.path} is compacted by somebody else; compact again")
 
     def vacuum(self, older_than_hours: float, dry_run: bool) -> Upkeep:
         """Finishes what a crash left half done, then removes staged files that no manifest names."""
-        for manifest in self._commits.glob("*/*.json"):
-            self._finish(manifest)
+        self._finish_all()
         oldest = time.time() - older_than_hours * 3600
         staged = (self._root / STAGING).rglob("*.parquet")
         litter = [path for path in staged if path.stat().st_mtime <= oldest]

@@ -63,11 +63,18 @@ class FileReader:
         import pyarrow.dataset as ds
 
         files, base = file_system(self.root)
-        found = ds.dataset(f"{base}/{path}", filesystem=files, format="parquet")
+        inside = self._inside(partition)
+        found = ds.dataset(f"{base}/{path}", schema=inside, filesystem=files, format="parquet")
         wanted = None if self.between is None else self.between.expression()
         for batch in found.to_batches(filter=wanted):
             if batch.num_rows:
                 yield from self._completed(batch, partition)
+
+    def _inside(self, partition: dict[str, str | None]) -> pa.Schema:
+        """The table's columns that files have; an older file lacks the newer ones, which are null then."""
+        import pyarrow as pa
+
+        return pa.schema([field for field in self.schema if field.name not in partition])
 
     def _completed(self, batch: pa.RecordBatch, partition: dict[str, str | None]) -> Iterator[pa.RecordBatch]:
         import pyarrow as pa

@@ -46,6 +46,36 @@ class Upkeep:
     files_deleted: int = 0
 
 
+def is_repetition(newest: int | None, batch_id: int, path: str, application: str) -> bool:
+    """Whether the batch is the newest that the table holds of this query; an older one cannot be repeated honestly.
+
+    Spark repeats the last batch only. An older one means that the checkpoint is older than the table, and that its
+    batches may hold other messages than those of the same numbers that are in the table.
+    """
+    if newest is None or newest < batch_id:
+        return False
+    if newest == batch_id:
+        return True
+    raise LakeError(
+        f"table {path} holds batch {newest} of query {application}, and batch {batch_id} comes now: the checkpoint "
+        "was set back, or another driver with the same checkpoint is ahead; go on with the newest checkpoint and one "
+        "driver, or begin with a new checkpoint and a new table"
+    )
+
+
+def check_partitions(path: str, actual: tuple[str, ...], configured: tuple[str, ...]) -> None:
+    """A table keeps the partitions it was made with."""
+    if actual != configured:
+        raise LakeError(
+            f"table {path} is partitioned by {_names(actual)}, the configuration says {_names(configured)}: "
+            "partitions cannot change, choose another table"
+        )
+
+
+def _names(columns: tuple[str, ...]) -> str:
+    return ", ".join(columns) or "nothing"
+
+
 class LakeTable(Protocol):
     """A table that takes each batch once."""
 
@@ -61,7 +91,9 @@ class LakeTable(Protocol):
         """Make the table, or add the columns it lacks; its columns afterwards."""
         ...
 
-    def is_committed(self, application: str, batch_id: int) -> bool: ...
+    def is_committed(self, application: str, batch_id: int) -> bool:
+        """Whether this batch is the newest of its query in the table; LakeError if the table is ahead of it."""
+        ...
 
     def writer(self, schema: StructType) -> FileWriter:
         """What executors need to write files for this table."""

@@ -9,7 +9,9 @@ relative path, so the driver moves to a folder that has a link of that name to i
 
 from __future__ import annotations
 
+import atexit
 import os
+import shutil
 import sys
 import tempfile
 from pathlib import Path
@@ -56,7 +58,8 @@ def start_session(config: PipelineConfig, master: str, environment: str | None =
 
 
 def _stand_beside_environment() -> None:
-    """Paths of the configuration are absolute by now, so the process may move."""
+    """Paths of the configuration are absolute by now, so the process may move; the folder goes when it ends."""
     folder = Path(tempfile.mkdtemp(prefix="tidemill-driver-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
     (folder / "environment").symlink_to(sys.prefix)
     os.chdir(folder)

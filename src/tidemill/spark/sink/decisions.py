@@ -7,18 +7,22 @@ rows and decision become visible together or not at all.
     value   {"version": 1, "query": "5d6c…", "batch": 17, "records": 1200, "tasks": 4, "timestamp_ms": 1763430000000,
              "topics": {"orders": {"0": 400, "1": 800}}}
 
-Batches of a query are decided in order, so the newest decision answers for all before it; the one that is
-`KEPT_DECISIONS` older is removed by a tombstone in the same transaction.
+Batches of a query are decided in order, so the newest decision answers for all before it. Those that are
+`KEPT_DECISIONS` or more batches older are removed by tombstones in the same transaction: the one that is exactly so
+much older, and, because that one may not exist (a batch without rows has no decision), all that reading came across.
 
 Reading does not use read_committed: its end, the last stable offset, is held back by *any* open transaction in the
 partition, also by one of another query whose driver died, and a decision behind it would not be seen. Instead the
 markers are read: a record counts when the commit marker of its producer follows. The reader has begun a transaction of
 this query before, so each of the query's records has its marker.
 
-    newest_decision(cluster, "5d6c…", patience_ms=120_000)      # 17, or -1 when the query has none
+    standing_decisions(cluster, "5d6c…", patience_ms=120_000)      # {16, 17}; empty when the query has none
 
 A query's last decision is usually near the end of the partition: the last `TAIL_OFFSETS` offsets are read first, the
-whole partition only when they hold none.
+whole partition only when they hold none. So the newest is always among what is found, older ones perhaps.
+
+A marker that compaction has emptied says no longer how its transaction ended; but compaction removes what was aborted,
+so records that are still there before it were committed.
 """
 
 from __future__ import annotations
@@ -26,11 +30,18 @@ from __future__ import annotations
 import json
 import struct
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple
 
 from tidemill.model.errors import ErrorCode, TidemillError
-from tidemill.spark.client.cluster import EARLIEST, LATEST, BrokerError, Cluster, TopicPartition, check
+from tidemill.spark.client.cluster import (
+    EARLIEST,
+    LATEST,
+    BrokerError,
+    Cluster,
+    TopicPartition,
+    only_partition,
+)
 from tidemill.spark.sink.batching import Batch
 from tidemill.spark.sink.topics import COMMITS
 from tidemill.spark.sink.transaction import patiently
@@ -79,13 +90,19 @@ def decision_key(query: str, batch: int) -> bytes:
     return f"{query}/{batch}".encode()
 
 
-def decision_batch(decision: Decision) -> Batch:
-    """The decision as it is published, with the tombstone of the one it makes superfluous."""
+def decision_batch(decision: Decision, standing: Iterable[int] = ()) -> Batch:
+    """The decision as it is published, with tombstones of those it makes superfluous."""
     now_ms = time.time_ns() // 1_000_000
     records = [Record(0, now_ms, decision.key, decision.value(now_ms))]
-    if decision.batch >= KEPT_DECISIONS:
-        records.append(Record(1, now_ms, decision_key(decision.query, decision.batch - KEPT_DECISIONS), None))
+    for place, batch in enumerate(superfluous(decision.batch, standing), 1):
+        records.append(Record(place, now_ms, decision_key(decision.query, batch), None))
     return Batch(COMMITS, len(records), build_batch(records, leader_epoch=-1))
+
+
+def superfluous(batch: int, standing: Iterable[int]) -> list[int]:
+    """The batches whose decisions may go once this one is decided."""
+    newest = batch - KEPT_DECISIONS
+    return sorted({newest, *(each for each in standing if each < newest)}) if newest >= 0 else []
 
 
 def tombstone_batch(query: str, batch: int) -> Batch:
@@ -94,16 +111,15 @@ def tombstone_batch(query: str, batch: int) -> Batch:
     return Batch(COMMITS, 1, build_batch([record], leader_epoch=-1))
 
 
-def newest_decision(cluster: Cluster, query: str, patience_ms: int) -> int:
-    """The newest batch of this query that was published, -1 when there is none.
+def standing_decisions(cluster: Cluster, query: str, patience_ms: int) -> frozenset[int]:
+    """Batches of this query that were published, the newest always among them.
 
     Call it only when no transaction of the query is open: see `Transaction.begin`.
     """
-    ends = patiently(cluster, patience_ms, lambda: _bounds(cluster))
-    first, end = ends
+    first, end = patiently(cluster, patience_ms, lambda: _bounds(cluster))
     tail = max(first, end - TAIL_OFFSETS)
     found = patiently(cluster, patience_ms, lambda: _scan(cluster, query, tail, end))
-    if found < 0 and tail > first:
+    if not found and tail > first:
         found = patiently(cluster, patience_ms, lambda: _scan(cluster, query, first, end))
     return found
 
@@ -113,28 +129,33 @@ def _bounds(cluster: Cluster) -> tuple[int, int]:
     return first, cluster.list_offsets({COMMITS: LATEST}, committed=False)[COMMITS]
 
 
-def _scan(cluster: Cluster, query: str, start: int, end: int) -> int:
-    """The largest batch of the query among the committed records of these offsets."""
-    newest = -1
-    pending: dict[int, list[int]] = {}
+def _scan(cluster: Cluster, query: str, start: int, end: int) -> frozenset[int]:
+    """The batches of the query that the committed records of these offsets decide."""
+    standing: set[int] = set()
+    pending: dict[int, list[tuple[int, bool]]] = {}
     for header, records in _batches(cluster, start, end):
-        if header.is_control:
-            decided = pending.pop(header.producer_id, [])
-            is_commit = _CONTROL_KEY.unpack_from(records[0].key or bytes(4))[1] == _COMMIT
-            newest = max([newest, *decided]) if is_commit else newest
-        else:
-            mine = [batch for record in records if (batch := _batch_of(record, query)) is not None]
+        if not header.is_control:
+            mine = [found for record in records if (found := _batch_of(record, query)) is not None]
             pending.setdefault(header.producer_id, []).extend(mine)
+            continue
+        for batch, is_decided in pending.pop(header.producer_id, []):
+            if _is_commit(records):
+                (standing.add if is_decided else standing.discard)(batch)
     if any(pending.values()):
         raise TidemillError(
             f"a decision of query {query} in {COMMITS} has no marker; its batch may be published or not"
         )
-    return newest
+    return frozenset(standing)
 
 
-def _batch_of(record: Record, query: str) -> int | None:
+def _is_commit(marker: list[Record]) -> bool:
+    return not marker or _CONTROL_KEY.unpack_from(marker[0].key or bytes(4))[1] == _COMMIT
+
+
+def _batch_of(record: Record, query: str) -> tuple[int, bool] | None:
+    """The batch of this query that the record is about, and whether it decides it or removes the decision."""
     name, _, batch = (record.key or b"").decode(errors="replace").rpartition("/")
-    return int(batch) if name == query and record.value is not None and batch.isdigit() else None
+    return (int(batch), record.value is not None) if name == query and batch.isdigit() else None
 
 
 def _batches(cluster: Cluster, start: int, end: int) -> Iterator[tuple[BatchHeader, list[Record]]]:
@@ -163,7 +184,4 @@ def fetch_uncommitted(cluster: Cluster, where: TopicPartition, offset: int, size
         topics=[FetchTopic(topic=where.topic, partitions=[part])],
     )
     answer = cluster.connection(cluster.leader(where)).call(request)
-    check(answer.error_code, f"reading {where}")
-    found: PartitionData = answer.responses[0].partitions[0]
-    check(found.error_code, f"reading {where} at offset {offset}")
-    return found
+    return only_partition(answer, f"reading {where} at offset {offset}", time.sleep)

@@ -1,7 +1,8 @@
 """The driver's part of exactly once: publish a batch of a query, unless it is published.
 
     begin                 shut older drivers out, end what they left open
-    newest decision >= batch?   yes: done, the batch was published before
+    newest decision = batch?   yes: done, the batch was published before
+    newest decision > batch?   yes: an error, the checkpoint was set back
     add partitions, write the rows, write the decision record, commit
 
 All of it is one transaction of one owner, so a reader sees the whole batch or nothing, and the decision exists exactly
@@ -23,7 +24,7 @@ from collections.abc import Iterator
 from tidemill.model.errors import TidemillError
 from tidemill.spark.client.cluster import BrokerError, Cluster, TopicPartition
 from tidemill.spark.errors import BrokerUnavailable
-from tidemill.spark.sink.decisions import Decision, decision_batch, newest_decision, tombstone_batch
+from tidemill.spark.sink.decisions import Decision, decision_batch, standing_decisions, tombstone_batch
 from tidemill.spark.sink.publisher import Delivery, Publisher
 from tidemill.spark.sink.settings import SinkSettings
 from tidemill.spark.sink.staging import Staged, read_staged, staged_ends
@@ -39,12 +40,30 @@ class DriverReplaced(TidemillError):
     """The transaction of this driver was ended by somebody else."""
 
 
+class BatchOutdated(TidemillError):
+    """A later batch of the query is published: what this one holds was published too, or would come out of order."""
+
+    def __init__(self, query: str, batch: int, newest: int) -> None:
+        super().__init__(
+            f"batch {batch} of query {query} was not published: batch {newest} of this query is published already."
+            f" Either another driver of the query has gone on, or its checkpoint was set back; to write the rows"
+            f" again on purpose start with a new checkpoint. In a commitKey the number at the end may not go back"
+        )
+        self.query, self.batch, self.newest = query, batch, newest
+
+    def __reduce__(self) -> tuple[type[BatchOutdated], tuple[str, int, int]]:
+        return type(self), (self.query, self.batch, self.newest)
+
+
 def publish(settings: SinkSettings, query: str, batch: int, staged: list[Staged]) -> bool:
-    """Publish what the tasks staged, exactly once; False when the batch had been published before."""
+    """Publish what the tasks staged, exactly once; False when the batch had been published before.
+
+    Brokers may be away for `delivery.timeout.ms`, counted from the first failure.
+    """
     reached(query, batch, Step.COMMITTING)
     if not any(each.counts for each in staged):
         return False
-    deadline = time.monotonic() + settings.delivery_timeout_ms / 1000
+    deadline: float | None = None
     with Cluster(settings.client) as cluster:
         publication = _Publication(cluster, settings, query, batch, staged)
         while True:
@@ -53,7 +72,9 @@ def publish(settings: SinkSettings, query: str, batch: int, staged: list[Staged]
                 break
             except (BrokerUnavailable, BrokerError) as error:
                 is_passing = isinstance(error, BrokerUnavailable) or error.code in RETRIED
-                if not is_passing or time.monotonic() > deadline:
+                now = time.monotonic()
+                deadline = deadline or now + settings.delivery_timeout_ms / 1000
+                if not is_passing or now > deadline:
                     raise
             cluster.forget_leaders()
             time.sleep(_PAUSE_SECONDS)
@@ -88,6 +109,7 @@ class _Publication:
         for each in staged:
             counts.update(each.counts)
         self._decision = Decision(query, batch, len(staged), counts)
+        self._standing: frozenset[int] = frozenset()
 
     def attempt(self) -> bool:
         self._topics.ensure_commits()
@@ -115,7 +137,7 @@ class _Publication:
                 publisher.send(batch)
         publisher.flush()
         self._reached(Step.PUBLISHED)
-        publisher.send(decision_batch(self._decision))
+        publisher.send(decision_batch(self._decision, self._standing))
         publisher.flush()
         self._reached(Step.DECIDED)
 
@@ -137,7 +159,11 @@ class _Publication:
             raise
 
     def _is_decided(self) -> bool:
-        return newest_decision(self._cluster, self._query, self._settings.delivery_timeout_ms) >= self._batch
+        self._standing = standing_decisions(self._cluster, self._query, self._settings.delivery_timeout_ms)
+        newest = max(self._standing, default=-1)
+        if newest > self._batch:
+            raise BatchOutdated(self._query, self._batch, newest)
+        return newest == self._batch
 
     def clean(self) -> None:
         """Drop the staged copies; a cluster that refuses keeps them until their retention is over."""

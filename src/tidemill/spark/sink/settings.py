@@ -6,6 +6,7 @@
     commitKey                                  batch only: a name; a second write with this name is skipped
     stagingInlineBytes          256 KiB        what a task hands to the driver instead of staging it
     stagingPartitions           4              partitions of a staging topic
+    includeHeaders                             no effect: headers are written when there is a column headers
     kafka.bootstrap.servers                    required
     kafka.compression.type      none           gzip, snappy, lz4, zstd; kafka.compression.<codec>.level
     kafka.batch.size            512 KiB        bytes of a batch before compression
@@ -44,11 +45,16 @@ OPTIONS = (
     "commitKey",
     "stagingInlineBytes",
     "stagingPartitions",
+    "includeHeaders",
     "checkpointLocation",
     "queryName",
     "path",
 )
-"""Spark shows its own `checkpointLocation` and `queryName` to every sink; `path` is refused by name below."""
+"""Spark shows its own `checkpointLocation` and `queryName` to every sink; `path` is refused by name below.
+
+`includeHeaders` says something to a read only. As in Spark's connector a write takes it and does the same either way:
+the column headers is written when it is there.
+"""
 
 USED_SETTINGS = (
     "acks", "batch.size", "compression.type", "compression.gzip.level", "compression.lz4.level",
@@ -135,6 +141,7 @@ def _refuse(options: Options, overwrite: bool, is_stream: bool) -> None:
         if f"kafka.{setting}" in options:
             raise BadOption(f"kafka.{setting}", "is not supported", reason)
     options.check_known(OPTIONS, (*USED_SETTINGS, *SETTINGS_WITHOUT_EFFECT))
+    options.boolean("includeHeaders", False)
     if "path" in options:
         raise BadOption(
             "path", "has no meaning for a topic", 'save() without a path, and .option("topic", NAME)'

@@ -13,6 +13,7 @@ tasks and back, so it carries the name of its run.
 from __future__ import annotations
 
 import contextlib
+import re
 import uuid
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
@@ -45,10 +46,10 @@ class BatchWriter(DataSourceArrowWriter):
     def __init__(self, settings: SinkSettings) -> None:
         self._settings = settings
         self._run = f"run-{uuid.uuid4()}"
-        self._query = settings.commit_key or self._run
+        self._query, self._batch = split_commit_key(settings.commit_key or self._run)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        facts = task_facts()._replace(batch=0)
+        facts = task_facts()._replace(batch=self._batch)
         if not self._settings.is_exactly_once:
             deliver_task(self._settings, iterator, facts)
             return TaskMessage(self._query, None)
@@ -58,9 +59,9 @@ class BatchWriter(DataSourceArrowWriter):
         staged = _staged(messages)
         if not staged:
             return
-        is_published = publish(self._settings, self._query, 0, staged)
+        is_published = publish(self._settings, self._query, self._batch, staged)
         if is_published and self._settings.commit_key is None:
-            forget_run(self._settings, self._query, 0)
+            forget_run(self._settings, self._query, self._batch)
         _drop_run(self._settings, staged)
 
     def abort(self, messages: Messages) -> None:
@@ -91,6 +92,12 @@ class StreamWriter(DataSourceStreamArrowWriter):
         staged = _staged(messages)
         with contextlib.suppress(BrokerUnavailable, BrokerError), Cluster(self._settings.client) as cluster:
             SinkTopics(cluster, 0).delete_staged(staged_ends(staged))
+
+
+def split_commit_key(key: str) -> tuple[str, int]:
+    """`my-query/orders/17` is batch 17 of `my-query/orders`, so that old decisions go; any other name is a batch 0."""
+    match = re.fullmatch(r"(.+)/(0|[1-9][0-9]{0,17})", key)
+    return (match[1], int(match[2])) if match else (key, 0)
 
 
 def _staged(messages: Messages) -> list[Staged]:

@@ -66,13 +66,16 @@ class AbortedTransactions:
         self._waiting = sorted([*self._waiting, *fresh], reverse=True)
 
     def hides(self, header: BatchHeader, data: Buffer, position: int) -> bool:
-        """Whether the records of this batch belong to an aborted transaction; takes note of abort markers."""
+        """Whether the records of this batch belong to an aborted transaction; takes note of abort markers.
+
+        A marker that compaction emptied ends the transaction too: a producer's marker is the end of what it had open.
+        """
         while self._waiting and self._waiting[-1][0] <= header.last_offset:
             self._producers.add(self._waiting.pop()[1])
         if header.producer_id not in self._producers:
             return False
         if header.is_control:
-            if _marker(data, position) == _ABORT_MARKER:
+            if not header.record_count or _marker(data, position) == _ABORT_MARKER:
                 self._producers.discard(header.producer_id)
             return False
         return header.is_transactional

@@ -9,8 +9,9 @@ task that wants the last thousand records of a partition does not pull eight meg
 
 What a broker may answer besides records:
 
-- nothing, although the range is below the high watermark: compaction or transactions left a gap up to
-  there, the range is done;
+- nothing, although the range is below the high watermark: asked `SILENCES_OF_A_GAP` times at the same place
+  it is a gap that compaction or transactions left up to there, the range is done;
+- no partition at all: the broker throttles, and is asked again after the time it names;
 - nothing, because the log ends before the range does: a new leader may not know yet how far it may answer,
   so it is asked again until `request.timeout.ms`; then the records are gone;
 - OFFSET_OUT_OF_RANGE: retention overtook the reader.
@@ -28,7 +29,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from tidemill.model.errors import ErrorCode, MalformedMessage
-from tidemill.spark.client.cluster import EARLIEST, PASSING, BrokerError, Cluster
+from tidemill.spark.client.cluster import EARLIEST, PASSING, BrokerError, Cluster, only_partition
 from tidemill.spark.client.connection import Connection
 from tidemill.spark.errors import BrokerUnavailable, DataLoss
 from tidemill.spark.source.batches import next_offset
@@ -40,6 +41,7 @@ logger = logging.getLogger(__name__)
 
 SMALLEST_FETCH = 64 << 10
 FIRST_GUESS_RECORD_BYTES = 1024
+SILENCES_OF_A_GAP = 5
 _PAUSE_SECONDS = 0.1
 _GONE = (ErrorCode.OFFSET_OUT_OF_RANGE, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID)
 
@@ -79,6 +81,9 @@ class _Fetcher:
         self._settings = settings
         self._record_bytes = float(FIRST_GUESS_RECORD_BYTES)
         self._connection: Connection | None = None
+        self._silences = 0
+        """Empty answers in a row at this position."""
+        self._stopped = threading.Event()
         self.position = wanted.start
 
     @property
@@ -86,9 +91,10 @@ class _Fetcher:
         return self.position >= self._wanted.end
 
     def next(self) -> Fetched | None:
-        """The next portion; None when the range is done."""
+        """The next portion; None when the range is done, or nobody wants it any more."""
         deadline = self._deadline()
-        while not self.is_done:
+        self._silences = 0
+        while not self.is_done and not self._stopped.is_set():
             before = self.position
             answer = self._fetch(deadline)
             if answer is None:
@@ -111,8 +117,10 @@ class _Fetcher:
 
     def _judge_silence(self, answer: PartitionData, deadline: float) -> None:
         end = answer.last_stable_offset if self._settings.reads_committed else answer.high_watermark
+        self._silences += 1
         if end >= self._wanted.end:
-            self.position = self._wanted.end
+            if self._silences >= SILENCES_OF_A_GAP:
+                self.position = self._wanted.end
         elif time.monotonic() > deadline:
             self._lose(f"{self._wanted.where} ends at {end}, before {self._wanted.end}", self._wanted.end)
 
@@ -122,10 +130,7 @@ class _Fetcher:
             address = self._cluster.leader(self._wanted.where)
             self._connection = self._cluster.connection(address)
             answer = self._connection.call(self._request())
-            partition: PartitionData = answer.responses[0].partitions[0]
-            if partition.error_code:
-                raise BrokerError(partition.error_code, str(self._wanted.where))
-            return partition
+            return only_partition(answer, str(self._wanted.where), self._stopped.wait)
         except BrokerError as error:
             if error.code in _GONE:
                 self._step_over_loss(error)
@@ -136,7 +141,7 @@ class _Fetcher:
             if time.monotonic() > deadline:
                 raise
         self._cluster.forget_leaders()
-        time.sleep(_PAUSE_SECONDS)
+        self._stopped.wait(_PAUSE_SECONDS)
         return None
 
     def _request(self) -> FetchRequest:
@@ -169,7 +174,9 @@ class _Fetcher:
         logger.warning("records are gone: %s", message)
         self.position = min(position, self._wanted.end)
 
-    def disconnect(self) -> None:
+    def stop(self) -> None:
+        """Let `next` return soon, also in the middle of a fetch, whose connection cannot be used again then."""
+        self._stopped.set()
         if self._connection is not None:
             self._connection.close()
 
@@ -205,10 +212,10 @@ class _Ahead:
                 return
 
     def stop(self) -> None:
-        """End the thread, also in the middle of a fetch, whose connection cannot be used again then."""
+        """End the thread, whatever it waits for."""
         self._is_stopped = True
         while self._thread.is_alive():
             if self._ready.full():
                 self._ready.get_nowait()
-            self._fetcher.disconnect()
+            self._fetcher.stop()
             self._thread.join(timeout=0.01)

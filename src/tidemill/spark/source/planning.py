@@ -7,8 +7,8 @@ gone.
 
 `latest` is what a reader may see: the high watermark, or with read_committed the last stable offset. A
 broker that lags behind itself (a new leader that does not know its watermark yet) may answer less than was
-answered before; it is asked again a few times, and what was known counts if it insists, so that a query
-never goes back.
+answered before; it is asked again a few times. If it insists the records between are gone, and with
+`failOnDataLoss=false` the query goes on from what the broker says, which is before what was known.
 
 Partitions that appear while a query runs are read from their beginning. Where records are gone (retention
 went over the start, a topic was deleted or made anew) `failOnDataLoss` decides: an error that says what is
@@ -20,7 +20,7 @@ from __future__ import annotations
 import logging
 import re
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from pyspark.sql.datasource import InputPartition
 
@@ -47,6 +47,8 @@ class Planner:
 
     def __init__(self, settings: SourceSettings) -> None:
         self.settings = settings
+        self.found_every_time = False
+        """Whether the last start by time was found by a record in every partition, so that it cannot move."""
         self._cluster: Cluster | None = None
 
     @property
@@ -63,37 +65,36 @@ class Planner:
     # -- partitions ---------------------------------------------------------------------------------------
 
     def assigned(self) -> list[TopicPartition]:
-        """The partitions of this read that exist now, in order."""
+        """The partitions of this read that exist now, in order; what was asked for by name must be there."""
+        there, missing = self._find_partitions()
+        if missing:
+            option = "assign" if self.settings.choice.partitions else "subscribe"
+            raise BadOption(option, f"names {', '.join(missing)}", "topics and partitions that exist")
+        return there
+
+    def known_partitions(self, known: Iterable[TopicPartition]) -> list[TopicPartition]:
+        """Like `assigned`, for a query that runs: a topic that is gone is data loss, not a wrong option."""
+        there, missing = self._find_partitions()
+        if missing:
+            names = ", ".join(map(str, sorted(known)))
+            self.report_loss(f"{', '.join(missing)} no longer exist; known: {names}")
+        return there
+
+    def _find_partitions(self) -> tuple[list[TopicPartition], list[str]]:
+        """What there is of what this read wants, and the names of what is missing."""
         choice = self.settings.choice
         if choice.pattern is not None:
             matcher = re.compile(choice.pattern)
             found = {n: p for n, p in self.cluster.partitions(None).items() if matcher.fullmatch(n)}
-        else:
-            topics = choice.topics or sorted({where.topic for where in choice.partitions})
-            found = self.cluster.partitions(list(topics))
-            self._check_topics(set(topics) - found.keys())
-        there = [TopicPartition(topic, n) for topic, numbers in sorted(found.items()) for n in numbers]
-        if not choice.partitions:
-            return there
-        self._check_topics({str(where) for where in set(choice.partitions) - set(there)})
-        return [where for where in there if where in set(choice.partitions)]
-
-    def _check_topics(self, missing: set[str]) -> None:
-        if missing:
-            option = "assign" if self.settings.choice.partitions else "subscribe"
-            raise BadOption(option, f"names {', '.join(sorted(missing))}", "topics and partitions that exist")
-
-    def known_partitions(self, known: Iterable[TopicPartition]) -> list[TopicPartition]:
-        """Like `assigned`, for a query that runs: a topic that is gone is data loss, not a wrong option."""
-        try:
-            return self.assigned()
-        except BadOption as error:
-            self.report_loss(
-                f"{error.problem[6:]} no longer exist; known: {', '.join(map(str, sorted(known)))}"
-            )
-            topics = self.settings.choice.topics or {where.topic for where in self.settings.choice.partitions}
-            found = self.cluster.partitions(sorted(topics))
-            return [TopicPartition(topic, n) for topic, numbers in sorted(found.items()) for n in numbers]
+            return _in_order(found), []
+        topics = choice.topics or sorted({where.topic for where in choice.partitions})
+        found = self.cluster.partitions(list(topics))
+        there, assigned = _in_order(found), set(choice.partitions)
+        gone = set(topics) - found.keys()
+        if not assigned:
+            return there, sorted(gone)
+        missing = {where for where in assigned - set(there) if where.topic not in gone}
+        return [where for where in there if where in assigned], sorted([*gone, *map(str, missing)])
 
     # -- offsets ------------------------------------------------------------------------------------------
 
@@ -101,7 +102,7 @@ class Planner:
         return self._list(dict.fromkeys(partitions, EARLIEST))
 
     def latest(self, known: PartitionOffsets) -> PartitionOffsets:
-        """The end of every partition, never before what is `known`."""
+        """The end of every partition; before what is `known` only where records are gone and that is no error."""
         partitions = self.known_partitions(known) if known else self.assigned()
         for attempt in range(1, self.settings.offset_retries + 1):
             ends = self._list(dict.fromkeys(partitions, LATEST))
@@ -135,6 +136,8 @@ class Planner:
     def _by_time(self, limit: Limit, times: PartitionOffsets, is_start: bool) -> PartitionOffsets:
         found = self._list(times)
         late = [where for where, offset in found.items() if offset < 0]
+        if is_start:
+            self.found_every_time = not late
         if late and is_start and not self.settings.is_latest_without_match:
             problem = f"finds nothing at or after {times[late[0]]} in {', '.join(map(str, sorted(late)))}"
             raise BadOption(
@@ -206,3 +209,7 @@ class Planner:
             hint = "set failOnDataLoss to false to go on with what is left"
             raise DataLoss(f"records of this query are gone: {message}; {hint}")
         logger.warning("records of this query are gone: %s", message)
+
+
+def _in_order(found: Mapping[str, list[int]]) -> list[TopicPartition]:
+    return [TopicPartition(topic, number) for topic, numbers in sorted(found.items()) for number in numbers]

@@ -16,6 +16,12 @@ The folder must belong to the topic that the brokers mean: its `partition.metada
 folder that does not exist, on an executor of another host say, and files that retention or compaction took
 away in the meantime, are no error: the rest goes over the wire.
 
+Compaction may also replace a segment between the opening of its `.log` and of its `.index`, so that a position of
+the one means nothing in the other. What is found there must be a whole batch of this segment that begins at or
+before the wanted offset; else the files count as gone from there on:
+
+    .index (old)  offset 700 at byte 9000      .log (new)  3000 bytes      -> over the wire, from 700
+
 Limits: a segment that is found with an unknown name or layout ends the part that is read from files.
 """
 
@@ -63,7 +69,10 @@ def read_segments(
     segments = [each for each in closed_segments(folder) if each.end_offset > reached]
     if not segments or segments[0].base_offset > reached:
         return reached
-    aborted = aborted_transactions(folder, wanted) if committed else []
+    try:
+        aborted = aborted_transactions(folder, wanted) if committed else []
+    except FileNotFoundError:
+        return reached
     for segment in segments:
         if reached >= wanted.end or segment.base_offset > max(reached, wanted.start):
             break
@@ -110,13 +119,13 @@ def closed_segments(folder: Path) -> list[Segment]:
 
 
 def aborted_transactions(folder: Path, wanted: OffsetRange) -> list[tuple[int, int]]:
-    """(first offset, producer id) of every aborted transaction that touches the range."""
+    """(first offset, producer id) of every aborted transaction that touches the range.
+
+    FileNotFoundError when an index goes away meanwhile: without it aborted records would pass for committed ones.
+    """
     found = []
     for path in sorted(folder.glob("*.txnindex")):
-        try:
-            data = path.read_bytes()
-        except FileNotFoundError:
-            continue
+        data = path.read_bytes()
         whole = len(data) - len(data) % _ABORTED.size
         for _, producer, first, last, _ in _ABORTED.iter_unpack(data[:whole]):
             if last >= wanted.start and first < wanted.end:
@@ -125,22 +134,46 @@ def aborted_transactions(folder: Path, wanted: OffsetRange) -> list[tuple[int, i
 
 
 def _chunks(segment: Segment, start: int, end: int) -> Iterator[bytes]:
-    """The bytes of a segment from the batch with `start` on, some megabytes at a time, whole batches only."""
+    """The bytes of a segment from the batch with `start` on, some megabytes at a time, whole batches only.
+
+    FileNotFoundError when the files do not fit together: see above.
+    """
     with segment.path.open("rb", buffering=0) as file:
         position = index_position(segment, start)
+        _check_found(segment, file.fileno(), position, start)
         size = os.fstat(file.fileno()).st_size
-        while position + _PREFIX_BYTES <= size:
+        while position < size:
             data = os.pread(file.fileno(), CHUNK_BYTES, position)
-            first_offset, first_size = read_prefix(data)
+            first_offset, first_size = _prefix(segment, data)
             if first_offset >= end:
                 return
             if first_size > len(data):
                 data = os.pread(file.fileno(), first_size, position)
             whole = whole_batches(data)
             if not whole:
-                return
+                raise _replaced(segment)
             yield data if whole == len(data) else data[:whole]
             position += whole
+
+
+def _check_found(segment: Segment, file: int, position: int, start: int) -> None:
+    """What the index names must begin at or before the wanted offset."""
+    if position and _prefix(segment, os.pread(file, _PREFIX_BYTES, position))[0] > start:
+        raise _replaced(segment)
+
+
+def _prefix(segment: Segment, data: bytes) -> tuple[int, int]:
+    """Offset and size of the first batch, which must belong to this segment."""
+    if len(data) < _PREFIX_BYTES:
+        raise _replaced(segment)
+    offset, size = read_prefix(data)
+    if not segment.base_offset <= offset < segment.end_offset:
+        raise _replaced(segment)
+    return offset, size
+
+
+def _replaced(segment: Segment) -> FileNotFoundError:
+    return FileNotFoundError(f"{segment.path} was replaced while it was read")
 
 
 def whole_batches(data: bytes) -> int:

@@ -52,7 +52,10 @@ class Limit(NamedTuple):
 
     @property
     def is_fixed(self) -> bool:
-        """Whether asking twice gives the same place, however much was written in between."""
+        """Whether asking twice gives the same place, however much was written in between.
+
+        A start by time is fixed where a record was found: see `Planner.found_every_time`.
+        """
         if self.everywhere is not None:
             return self.everywhere == EARLIEST
         return self.offsets is not None and LATEST not in self.offsets.values()

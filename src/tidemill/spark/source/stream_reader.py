@@ -8,7 +8,12 @@ as Spark's own Kafka connector writes, so a query can change over in both direct
 with `startingOffsets=latest` the answer is a later one: what was written in between would be lost. So the
 first batch of such a query is made empty. It ends where it starts, which puts the start into the
 checkpoint; the records follow in the next batch. If Spark asks for the tasks of a batch that ends before
-its (moved) start, there are none.
+its (moved) start, there are none. A start by time moves only where no record is as late as that; found by
+a record it stays, and the first batch has records.
+
+**A first batch that is run again** has the end of the checkpoint and a start that was asked anew, which may
+name partitions that were made in between. They are not of this batch: the next one reads them from their
+beginning.
 
 **Rates.** `maxOffsetsPerTrigger` ends a batch early. `minOffsetsPerTrigger` lets a batch wait until there
 is enough, or until `maxTriggerDelay` has passed since the last one. With available-now everything that is
@@ -80,6 +85,8 @@ class StreamReader(DataSourceStreamReader):
         self._planner: Planner | None = None
         self._initial: PartitionOffsets | None = None
         self._is_pinned = settings.start.is_fixed
+        self._has_planned = False
+        """Whether an end was asked for: before that, a batch that is to be read is one that is run again."""
         self._latest: PartitionOffsets = {}
         self._committed: PartitionOffsets = {}
 
@@ -93,10 +100,12 @@ class StreamReader(DataSourceStreamReader):
 
     def initialOffset(self) -> Offset:  # noqa: N802 (Spark's name)
         self._initial = self.planner.resolve(self.settings.start, is_start=True)
+        self._is_pinned = self._is_pinned or self.planner.found_every_time
         return to_json(self._initial)
 
     def latestOffset(self) -> Offset:  # type: ignore[override]  # noqa: N802
         """The form of Spark before 4.2, which tells no start: the initial one is pinned all the same."""
+        self._has_planned = True
         if self._initial is not None and not self._is_pinned:
             self._is_pinned = True
             return to_json(self._initial)
@@ -108,7 +117,10 @@ class StreamReader(DataSourceStreamReader):
 
     def partitions(self, start: Offset, end: Offset) -> list[InputPartition]:
         self._is_pinned = True
-        return list(self.planner.tasks(self.planner.ranges(from_json(start), from_json(end))))
+        begin, stop = from_json(start), from_json(end)
+        if begin == self._initial and not self._has_planned:
+            begin = {where: offset for where, offset in begin.items() if where in stop}
+        return list(self.planner.tasks(self.planner.ranges(begin, stop)))
 
     def commit(self, end: Offset) -> None:
         self._publish(from_json(end))
@@ -154,6 +166,7 @@ if HAS_READ_LIMITS:
             return ReadMaxRows(limit) if limit else ReadAllAvailable()
 
         def latestOffset(self, start: Offset, limit: Any) -> Offset:  # type: ignore[override]  # noqa: N802
+            self._has_planned = True
             begin = from_json(start)
             if begin == self._initial and not self._is_pinned:
                 self._is_pinned = True
