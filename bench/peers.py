@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import resource
 import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "tests" / "support"))
+# A start is measured as users have it, with compiled sources, whatever this environment says.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+os.environ["PYTHONPYCACHEPREFIX"] = str(ROOT / ".cache" / "pycache")
 
 from broker_process import BrokerProcess  # noqa: E402
 from kafka_jars import KAFKA_VERSION  # noqa: E402
