@@ -147,7 +147,9 @@ def _check(code: int, what: str) -> None:
 
 def rebalance(job: dict[str, Any], wait_go: Any) -> dict[str, Any]:
     """Nanoseconds of `rounds` rebalances of a group that has `members` members in the end."""
-    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:  # or the client would be what is measured
+    with asyncio.Runner(
+        loop_factory=uvloop.new_event_loop
+    ) as runner:  # or the client would be what is measured
         return runner.run(_rebalance(job, wait_go))
 
 
