@@ -53,25 +53,12 @@ def test_subscribe_pattern_and_assign(cluster: Cluster) -> None:
     produce(cluster.bootstrap, first, 3, partition=0)
     produce(cluster.bootstrap, first, 3, partition=1, first=10)
     produce(cluster.bootstrap, second, 3, first=20)
-    assert numbers(values(cluster.bootstrap, subscribe=f"{first} , {second}")) == [
-        0,
-        1,
-        2,
-        10,
-        11,
-        12,
-        20,
-        21,
-        22,
-    ]
-    assert numbers(values(cluster.bootstrap, subscribePattern=f"{first}|{second[:-1]}.*")) >= [
-        0,
-        1,
-        2,
-        10,
-        11,
-        12,
-    ]
+    everything = [0, 1, 2, 10, 11, 12, 20, 21, 22]
+    assert numbers(values(cluster.bootstrap, subscribe=f"{first} , {second}")) == everything
+    pattern = (
+        f"{first}|{second[:-1]}[{second[-1]}]"  # of these two alone: other tests have topics here as well
+    )
+    assert numbers(values(cluster.bootstrap, subscribePattern=pattern)) == everything
     assert numbers(values(cluster.bootstrap, assign=f'{{"{first}":[1],"{second}":[0]}}')) == [
         10,
         11,
