@@ -14,8 +14,8 @@ session's order, so that a small `max_bytes` does not starve the others.
 
 When all slots are taken a new session replaces the least recently used one, but only if that one has rested
 for `MINIMUM_REST_MS`; otherwise the fetch is answered without a session. All sessions together remember at most
-`MAX_PARTITIONS` partitions (some 100 MB); a session that would go beyond is not made, or, if it has grown, closed:
-its reader begins again with a full fetch.
+`MAX_PARTITIONS` partitions (some 100 MB, estimated); a session that would go beyond is not made, or, if it has
+grown, closed: its reader begins again with a full fetch.
 """
 
 from __future__ import annotations
