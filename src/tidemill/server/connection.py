@@ -252,8 +252,8 @@ class Connection:
                 self._replace_buffer(SMALL_READ)
             return
         needed = 4 + (SIZE.unpack_from(self._buffer, self._start)[0] if have >= 4 else 0)
-        if needed > len(self._buffer):
-            self._replace_buffer(min(needed, max(4 * have, 2 * len(self._buffer))))
+        if needed > len(self._buffer) and 2 * have > len(self._buffer):
+            self._replace_buffer(min(needed, 4 * have))
         elif self._start and (self._start + needed > len(self._buffer) or self._end == len(self._buffer)):
             self._view[:have] = self._view[self._start : self._end]
             self._start, self._end = 0, have
@@ -266,9 +266,12 @@ class Connection:
     def _replace_buffer(self, size: int) -> None:
         have = self._end - self._start
         buffer = bytearray(size)
-        buffer[:have] = self._view[self._start : self._end]
+        view = memoryview(buffer)
+        view[:have] = self._view[
+            self._start : self._end
+        ]  # assigned to the bytearray, it would be copied twice
         self._buffer = buffer
-        self._view = memoryview(buffer)
+        self._view = view
         self._start, self._end = 0, have
 
     def _note_progress(self) -> None:

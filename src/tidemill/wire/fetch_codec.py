@@ -173,8 +173,9 @@ def _decode_flexible(data: memoryview, position: int, version: int) -> FetchRequ
     total = 0
     for _ in range(topic_count):
         name, topic_id, position = _take_topic(data, position, version)
-        partitions, position = _decode_partitions(data, position)
-        total = require_few_elements(total + len(partitions))
+        count, position = _take_count(data, position, _PARTITION_V12.size + 1)
+        total = require_few_elements(total + count)
+        partitions, position = _decode_partitions(data, position, count)
         topics.append(FetchTopic(name, topic_id, partitions))
         position = skip_tagged_fields(data, position)
     forgotten, position = _decode_forgotten(data, position, version)
@@ -189,8 +190,7 @@ def _decode_flexible(data: memoryview, position: int, version: int) -> FetchRequ
     )  # fmt: skip
 
 
-def _decode_partitions(data: memoryview, position: int) -> tuple[list[FetchPartition], int]:
-    count, position = _take_count(data, position, _PARTITION_V12.size + 1)
+def _decode_partitions(data: memoryview, position: int, count: int) -> tuple[list[FetchPartition], int]:
     partitions = []
     for _ in range(count):
         partitions.append(FetchPartition._make(_PARTITION_V12.unpack_from(data, position)))

@@ -147,18 +147,20 @@ def _decode_flexible(data: memoryview, position: int, version: int) -> ProduceRe
             name, position = _compact_string(data, position)
             if name is None:
                 raise MalformedMessage("a Produce topic has no name")
-        partitions, position = _decode_flexible_partitions(data, position)
-        total = require_few_elements(total + len(partitions))
+        partition_count, position = read_unsigned_varint(data, position)
+        total = require_few_elements(total + _check_count(partition_count - 1, data, position, 6))
+        partitions, position = _decode_flexible_partitions(data, position, partition_count - 1)
         topics.append(ProduceTopic(name or "", topic_id, partitions))
         position = skip_tagged_fields(data, position)
     skip_tagged_fields(data, position)
     return ProduceRequest(transactional_id, acks, timeout_ms, topics)
 
 
-def _decode_flexible_partitions(data: memoryview, position: int) -> tuple[list[ProducePartition], int]:
-    count, position = read_unsigned_varint(data, position)
+def _decode_flexible_partitions(
+    data: memoryview, position: int, count: int
+) -> tuple[list[ProducePartition], int]:
     partitions = []
-    for _ in range(_check_count(count - 1, data, position, 6)):
+    for _ in range(count):
         index = _INT32.unpack_from(data, position)[0]
         length, position = read_unsigned_varint(data, position + 4)
         records = _take(data, position, length - 1) if length else None
