@@ -86,6 +86,8 @@ class Slot:
         assert not self.is_ready
         self.response = response
         self.is_ready = True
+        # Slot and waiting operation would hold each other otherwise, and only the collector could free them.
+        self.on_abandoned = _nothing
         self._connection._send_ready()
 
     def close_connection(self) -> None:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import socket
 import struct
+import weakref
 from collections.abc import Awaitable, Callable, Coroutine
 from pathlib import Path
 from typing import Any
@@ -78,6 +80,34 @@ def run(scenario: Callable[[Peer], Awaitable[None]]) -> None:
             peer.client.close()
 
     asyncio.run(inside())
+
+
+def test_an_answered_request_lets_go_of_what_waited_for_it() -> None:
+    """A waiting fetch knows its slot and the slot knows the fetch; 500 polls left to the collector stall the loop."""
+
+    class Waiting:
+        def __init__(self, slot: Slot) -> None:
+            self.slot = slot
+            slot.on_abandoned = self.abandon
+
+        def abandon(self) -> None:
+            self.slot.respond([])
+
+    async def scenario(peer: Peer) -> None:
+        await peer.send(frame(b"poll"))
+        await peer.until(lambda: len(peer.requests) == 1)
+        _, slot = peer.requests.pop()
+        waiting = Waiting(slot)
+        trace = weakref.ref(waiting)
+        slot.respond([b"answer"])
+        gc.disable()
+        try:
+            del waiting, slot
+            assert trace() is None
+        finally:
+            gc.enable()
+
+    run(scenario)
 
 
 def test_answers_leave_in_the_order_of_the_requests() -> None:
