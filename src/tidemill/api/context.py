@@ -26,6 +26,15 @@ class ResponseSlot(Protocol):
     on_abandoned: Callable[[], object]
     """Called when the connection ends before the response."""
 
+    @property
+    def is_ready(self) -> bool:
+        """Whether it has its response."""
+        ...
+
+    def hold_back_others(self) -> None:
+        """Take no further request of this connection until this one is answered."""
+        ...
+
     def respond(self, response: Response) -> None:
         """Answer; an empty list stands for a request that has no response."""
         ...

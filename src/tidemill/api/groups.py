@@ -2,7 +2,7 @@
 DeleteGroups v0-2: translation to the group coordinator.
 
 A join or a sync is answered when the whole group has come so far; meanwhile its connection takes no further request,
-as in Kafka, and all others go on.
+as in Kafka, and all others go on. Members are answered by callbacks, administrators by coroutines.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ from tidemill.wire.messages.describe_groups import (
 )
 from tidemill.wire.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
 from tidemill.wire.messages.join_group import JoinGroupRequest, JoinGroupResponse
-from tidemill.wire.messages.leave_group import LeaveGroupRequest, LeaveGroupResponse
+from tidemill.wire.messages.leave_group import LeaveGroupRequest
 from tidemill.wire.messages.list_groups import ListedGroup, ListGroupsRequest, ListGroupsResponse
-from tidemill.wire.messages.sync_group import SyncGroupRequest, SyncGroupResponse
+from tidemill.wire.messages.sync_group import SyncGroupRequest
 
 if TYPE_CHECKING:
     from tidemill.api.share_groups import ShareGroupApi
@@ -40,6 +40,8 @@ ALL_GROUP_OPERATIONS = sum(1 << operation for operation in (3, 6, 8, 10, 11))
 """Read, delete, describe, describe and alter configs: without access control, all."""
 
 Call = Callable[["GroupShard", Hashable, int], Outcome]
+Respond = Callable[[Any], None]
+"""Takes the response, or an `ApiError`."""
 
 
 def group_context(context: RequestContext) -> GroupContext:
@@ -54,50 +56,64 @@ class GroupApi:
 
     # -- members --------------------------------------------------------------------------------------
 
-    async def join_group(self, context: RequestContext, request: JoinGroupRequest) -> JoinGroupResponse:
+    def join_group(self, context: RequestContext, request: JoinGroupRequest, respond: Respond) -> None:
         asked = group_context(context)
-        try:
-            response: JoinGroupResponse = await self._submit(
-                request.group_id,
-                lambda core, token, now_ms: core.join_group(request, asked, token, now_ms),
-            )
-        except ApiError as error:
-            no_name = None if context.version >= PROTOCOL_NAME_NULLABLE_SINCE else ""
-            return JoinGroupResponse(
-                error_code=error.code, member_id=request.member_id, protocol_name=no_name
-            )
-        return response
 
-    async def sync_group(self, context: RequestContext, request: SyncGroupRequest) -> SyncGroupResponse:
-        asked = group_context(context)
-        response: SyncGroupResponse = await self._submit(
-            request.group_id, lambda core, token, now_ms: core.sync_group(request, asked, token, now_ms)
+        def name_member(reply: JoinGroupResponse | ApiError) -> None:
+            if isinstance(reply, ApiError):
+                no_name = None if context.version >= PROTOCOL_NAME_NULLABLE_SINCE else ""
+                reply = JoinGroupResponse(
+                    error_code=reply.code, member_id=request.member_id, protocol_name=no_name
+                )
+            respond(reply)
+
+        self._submit(
+            request.group_id,
+            lambda core, token, now_ms: core.join_group(request, asked, token, now_ms),
+            name_member,
         )
-        return response
 
-    async def heartbeat(self, context: RequestContext, request: HeartbeatRequest) -> HeartbeatResponse:
+    def sync_group(self, context: RequestContext, request: SyncGroupRequest, respond: Respond) -> None:
         asked = group_context(context)
-        try:
-            response: HeartbeatResponse = await self._submit(
-                request.group_id, lambda core, token, now_ms: core.heartbeat(request, asked, token, now_ms)
-            )
-        except ApiError as error:
-            if error.code is not ErrorCode.COORDINATOR_LOAD_IN_PROGRESS:
-                raise
-            return HeartbeatResponse()  # clients would give up their session; Kafka tells them all is well
-        return response
-
-    async def leave_group(self, context: RequestContext, request: LeaveGroupRequest) -> LeaveGroupResponse:
-        asked = group_context(context)
-        response: LeaveGroupResponse = await self._submit(
-            request.group_id, lambda core, token, now_ms: core.leave_group(request, asked, token, now_ms)
+        self._submit(
+            request.group_id,
+            lambda core, token, now_ms: core.sync_group(request, asked, token, now_ms),
+            respond,
         )
-        return response
 
-    async def _submit(self, group_id: str, call: Call) -> Any:
+    def heartbeat(self, context: RequestContext, request: HeartbeatRequest, respond: Respond) -> None:
+        asked = group_context(context)
+
+        def hide_loading(reply: HeartbeatResponse | ApiError) -> None:
+            """Clients would give up their session; Kafka tells them all is well."""
+            is_loading = isinstance(reply, ApiError) and reply.code is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+            respond(HeartbeatResponse() if is_loading else reply)
+
+        self._submit(
+            request.group_id,
+            lambda core, token, now_ms: core.heartbeat(request, asked, token, now_ms),
+            hide_loading,
+        )
+
+    def leave_group(self, context: RequestContext, request: LeaveGroupRequest, respond: Respond) -> None:
+        asked = group_context(context)
+        self._submit(
+            request.group_id,
+            lambda core, token, now_ms: core.leave_group(request, asked, token, now_ms),
+            respond,
+        )
+
+    def _submit(self, group_id: str, call: Call, respond: Respond) -> None:
+        """Whatever is wrong goes to `respond` as well."""
         if not group_id:
-            raise ApiError(ErrorCode.INVALID_GROUP_ID, "the name of the group is empty")
-        return await self._groups.submit(group_id, call)
+            respond(ApiError(ErrorCode.INVALID_GROUP_ID, "the name of the group is empty"))
+            return
+        try:
+            index = self._groups.partition_for(group_id)
+        except ApiError as error:
+            respond(error)
+            return
+        self._groups.runtime.submit(index, call, respond)
 
     # -- administration -------------------------------------------------------------------------------
 

@@ -1,7 +1,9 @@
 """The one way that every request takes: header, version, decoding, handler, errors, encoding.
 
 Produce, Fetch and ShareFetch are coded by hand and may answer on the spot or from purgatory; all others are decoded by
-their schema, answered by a coroutine and encoded again. What a handler raises becomes the error of the response:
+their schema, answered and encoded again. Most are answered by a coroutine. Members of groups come by the hundred and
+wait for each other, so their requests are answered by a callback: who waits costs no task, and is answered in the
+moment in which the group is ready. What a handler raises becomes the error of the response:
 
     ApiError             its code and text
     MalformedMessage     the connection is closed (there is nothing to answer to)
@@ -13,14 +15,14 @@ from __future__ import annotations
 import collections
 import logging
 from collections.abc import Awaitable, Callable, Coroutine
-from typing import Any
+from typing import Any, NamedTuple
 
 from tidemill.api.context import ANONYMOUS, RequestContext, ResponseSlot
 from tidemill.api.handlers import Handlers
 from tidemill.api.table import API_BY_KEY, API_VERSIONS, FETCH, PRODUCE, SHARE_FETCH, Api
 from tidemill.model.errors import ApiError, ErrorCode, MalformedMessage
-from tidemill.wire.frames import frame_response, read_fixed_header, read_request_header
-from tidemill.wire.schema import Message, decode, encode
+from tidemill.wire.frames import frame_message, read_fixed_header, read_request_header
+from tidemill.wire.schema import Message, decode
 
 logger = logging.getLogger(__name__)
 
@@ -28,7 +30,15 @@ LISTENER = "PLAINTEXT"
 ASSUMED_VERSION = 0
 """What ApiVersions is answered in when the asked version is unknown: every client reads it."""
 
+Respond = Callable[[Message | ApiError], None]
 Handler = Callable[[RequestContext, Any], Awaitable[Message]]
+CallbackHandler = Callable[[RequestContext, Any, Respond], None]
+
+
+class _Route(NamedTuple):
+    request_class: type[Message]
+    handler: Any
+    """A `CallbackHandler` if the table says so, else a `Handler`."""
 
 
 class Pipeline:
@@ -39,7 +49,7 @@ class Pipeline:
             FETCH: handlers.fetch.handle,
             SHARE_FETCH: self._share_fetch,
         }
-        self._by_schema: dict[int, Handler] = {}
+        self._by_schema: dict[int, _Route] = {}
         self.request_counts: collections.Counter[int] = collections.Counter()
 
     def handle(
@@ -61,8 +71,12 @@ class Pipeline:
         by_hand = self._by_hand.get(api_key)
         if by_hand is not None:
             return by_hand(context, frame, header.body_start, slot)
-        request = decode(api.request_class(), version, bytes(frame), header.body_start)
-        return self._answer(api, context, request, slot)
+        route = self._by_schema.get(api_key) or self._add_route(api)
+        request = decode(route.request_class, version, bytes(frame), header.body_start)
+        if api.is_callback:
+            self._call(api, route.handler, context, request, slot)
+            return None
+        return self._answer(api, route.handler, context, request, slot)
 
     def _share_fetch(
         self, context: RequestContext, frame: memoryview, position: int, slot: ResponseSlot
@@ -70,9 +84,11 @@ class Pipeline:
         """Loaded when the first share consumer comes."""
         return self._handlers.share_fetch.handle(context, frame, position, slot)
 
-    async def _answer(self, api: Api, context: RequestContext, request: Message, slot: ResponseSlot) -> None:
+    async def _answer(
+        self, api: Api, handler: Handler, context: RequestContext, request: Message, slot: ResponseSlot
+    ) -> None:
         try:
-            response = await self._handler(api)(context, request)
+            response = await handler(context, request)
         except ApiError as error:
             response = self._failure(api, error.code, error.message)
         except MalformedMessage:
@@ -80,16 +96,46 @@ class Pipeline:
         except Exception:
             logger.exception("%s v%d failed", api.name, context.version)
             response = self._failure(api, ErrorCode.UNKNOWN_SERVER_ERROR, "")
-        body = encode(response, context.version)
-        flexible_header = context.version >= api.flexible_since and api.key != API_VERSIONS
-        slot.respond(frame_response(context.correlation_id, flexible_header, [body]))
+        self._send(api, context, response, slot)
 
-    def _handler(self, api: Api) -> Handler:
-        handler = self._by_schema.get(api.key)
-        if handler is None:
-            family, method = api.handler.split(".")
-            handler = self._by_schema[api.key] = getattr(getattr(self._handlers, family), method)
-        return handler
+    def _call(
+        self,
+        api: Api,
+        handler: CallbackHandler,
+        context: RequestContext,
+        request: Message,
+        slot: ResponseSlot,
+    ) -> None:
+        def respond(reply: Message | ApiError) -> None:
+            try:
+                if isinstance(reply, ApiError):
+                    reply = self._failure(api, reply.code, reply.message)
+                self._send(api, context, reply, slot)
+            except Exception:  # whoever calls has others to answer
+                logger.exception("%s v%d cannot be answered", api.name, context.version)
+                slot.close_connection()
+
+        try:
+            handler(context, request, respond)
+        except ApiError as error:
+            respond(error)
+        except Exception:
+            logger.exception("%s v%d failed", api.name, context.version)
+            respond(ApiError(ErrorCode.UNKNOWN_SERVER_ERROR))
+        if not slot.is_ready:
+            slot.hold_back_others()
+
+    def _send(self, api: Api, context: RequestContext, response: Message, slot: ResponseSlot) -> None:
+        version = context.version
+        flexible_header = version >= api.flexible_since and api.key != API_VERSIONS
+        slot.respond(frame_message(context.correlation_id, flexible_header, response, version))
+
+    def _add_route(self, api: Api) -> _Route:
+        """When the API is first asked for: its messages and its handler are loaded then."""
+        family, method = api.handler.split(".")
+        route = _Route(api.request_class(), getattr(getattr(self._handlers, family), method))
+        self._by_schema[api.key] = route
+        return route
 
     def _failure(self, api: Api, code: ErrorCode, message: str) -> Message:
         """A response that is nothing but an error; an API without a place for one closes the connection."""
@@ -107,4 +153,4 @@ class Pipeline:
                 f"{api.name} v{version} is not supported, only {api.min_version} to {api.max_version}"
             )
         response = self._handlers.versions.unsupported_version()
-        slot.respond(frame_response(correlation_id, False, [encode(response, ASSUMED_VERSION)]))
+        slot.respond(frame_message(correlation_id, False, response, ASSUMED_VERSION))

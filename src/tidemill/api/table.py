@@ -24,6 +24,8 @@ class Api(NamedTuple):
     messages: str = ""
     """Module of `tidemill.wire.messages`; empty for the two that are coded by hand."""
     before_authentication: bool = False
+    is_callback: bool = False
+    """The handler is given `respond` to call once, maybe much later; the others are coroutines."""
     gaps: str = ""
 
     def supports(self, version: int) -> bool:
@@ -52,10 +54,10 @@ APIS = (
     Api(8, "OffsetCommit", 2, 10, 8, "group_offsets.offset_commit", "offset_commit"),
     Api(9, "OffsetFetch", 1, 10, 6, "group_offsets.offset_fetch", "offset_fetch"),
     Api(10, "FindCoordinator", 0, 6, 3, "coordinators.find_coordinator", "find_coordinator"),
-    Api(11, "JoinGroup", 0, 9, 6, "groups.join_group", "join_group"),
-    Api(12, "Heartbeat", 0, 4, 4, "groups.heartbeat", "heartbeat"),
-    Api(13, "LeaveGroup", 0, 5, 4, "groups.leave_group", "leave_group"),
-    Api(14, "SyncGroup", 0, 5, 4, "groups.sync_group", "sync_group"),
+    Api(11, "JoinGroup", 0, 9, 6, "groups.join_group", "join_group", is_callback=True),
+    Api(12, "Heartbeat", 0, 4, 4, "groups.heartbeat", "heartbeat", is_callback=True),
+    Api(13, "LeaveGroup", 0, 5, 4, "groups.leave_group", "leave_group", is_callback=True),
+    Api(14, "SyncGroup", 0, 5, 4, "groups.sync_group", "sync_group", is_callback=True),
     Api(15, "DescribeGroups", 0, 6, 5, "groups.describe_groups", "describe_groups"),
     Api(16, "ListGroups", 0, 5, 3, "groups.list_groups", "list_groups"),
     Api(API_VERSIONS, "ApiVersions", 0, 4, 3, "versions.api_versions", "api_versions", True),

@@ -23,7 +23,8 @@ the timing wheel, one shard after the other: the event loop serves clients in be
 Reads answer what is committed: an outcome without records waits until the last write of its shard is committed.
 
 Time: cores see the wall clock, because it goes into records. Timers run on the monotonic clock: a due time is taken as
-a distance from now, so setting the wall clock expires nobody.
+a distance from now, so setting the wall clock expires nobody. A session is put off with every heartbeat and hardly ever
+due: a timer that is put off stays where it is in the wheel, and moves when its old time comes.
 
 Limits: no batching of several outcomes in one write. If the commit of a batch does not come in time the client gets
 an error although the change may still come true; clients repeat their requests, and cores take repetitions well.
@@ -133,13 +134,15 @@ class ShardState(enum.Enum):
 class _ShardTimer(TimerTask):
     """A timer that a core asked for; `due_wall_ms` is what the core called it."""
 
-    __slots__ = ("_shard", "due_wall_ms", "key")
+    __slots__ = ("_shard", "due_wall_ms", "key", "wanted_ms")
 
     def __init__(self, shard: Shard[Any], key: Hashable) -> None:
         super().__init__()
         self._shard = shard
         self.key = key
         self.due_wall_ms = 0
+        self.wanted_ms = 0
+        """When it is due on the monotonic clock; it may lie in the wheel for a time before that."""
 
     def expire(self) -> None:
         self._shard.on_timer(self)
@@ -159,6 +162,8 @@ class Shard(Generic[C]):
         self._pending: weakref.WeakSet[PendingReply] = weakref.WeakSet()
         self._timers: dict[Hashable, _ShardTimer] = {}
         self._written_end = 0
+        self._committed_end = 0
+        """As far as we have heard."""
         self._steps = self._replay_log()
 
     # -- loading --------------------------------------------------------------------------------------
@@ -288,13 +293,20 @@ class Shard(Generic[C]):
         if not outcome.replies:
             return
 
+        end_offset = self._written_end
+
         def finish(failure: ApiError | None) -> None:
+            if failure is None:
+                self._committed_end = max(self._committed_end, end_offset)
             for reply in outcome.replies:
                 _resolve(reply.token, reply.response if failure is None else _for_clients(failure))
 
+        if end_offset <= self._committed_end:
+            finish(None)
+            return
         runtime = self._runtime
         due_ms = runtime.clock.monotonic_ms() + runtime.settings.commit_timeout_ms
-        self._log.when_committed(self.index, self._written_end, due_ms, finish)
+        self._log.when_committed(self.index, end_offset, due_ms, finish)
 
     # -- timers ---------------------------------------------------------------------------------------
 
@@ -312,10 +324,15 @@ class Shard(Generic[C]):
         if timer is None:
             timer = self._timers[key] = _ShardTimer(self, key)
         timer.due_wall_ms = due_ms
-        self._runtime.wheel.add(timer, self._runtime.clock.monotonic_ms() + max(0, due_ms - now_ms))
+        timer.wanted_ms = self._runtime.clock.monotonic_ms() + max(0, due_ms - now_ms)
+        if timer.wanted_ms < timer.due_ms:
+            self._runtime.wheel.add(timer, timer.wanted_ms)
 
     def on_timer(self, timer: _ShardTimer) -> None:
-        """It is due on the monotonic clock, whatever the wall clock says by now."""
+        """It is due on the monotonic clock, whatever the wall clock says by now, unless it was put off."""
+        if timer.due_ms < timer.wanted_ms:
+            self._runtime.wheel.add(timer, timer.wanted_ms)
+            return
         del self._timers[timer.key]
         done = self._perform(
             lambda now_ms: self.core.on_timer(timer.key, max(now_ms, timer.due_wall_ms)), None

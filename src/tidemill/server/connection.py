@@ -11,7 +11,8 @@ order however long each takes.
 
 Back-pressure. A client that does not read its answers is not read either: parsing stops while too many slots
 are open or too much output is queued. A request whose handler has to wait also stops it (the next request may
-depend on its effect), while produce and fetch are handled on arrival and may wait side by side.
+depend on its effect), be it a coroutine or a callback that says so (`hold_back_others`), while produce and fetch are
+handled on arrival and may wait side by side.
 """
 
 from __future__ import annotations
@@ -88,7 +89,7 @@ class Slot:
         self.is_ready = True
         # Slot and waiting operation would hold each other otherwise, and only the collector could free them.
         self.on_abandoned = _nothing
-        self._connection._send_ready()
+        self._connection._on_response(self)
 
     def close_connection(self) -> None:
         self._connection.close()
@@ -125,6 +126,8 @@ class Connection:
         self._sent_of_first = 0
         self._queued_bytes = 0
         self._task: asyncio.Task[None] | None = None
+        self._held_for: Slot | None = None
+        """The request that must be answered before the next one is taken."""
         self._is_reading = False
         self._is_held = False
         """Frames may lie in the buffer that are not handled yet: something is waited for first."""
@@ -176,9 +179,9 @@ class Connection:
     def _handle_frames(self) -> None:
         """Handle every whole frame, unless something must be waited for first."""
         buffer = self._buffer
-        while not self.is_closed and not self._must_wait():
+        while not self.is_closed:
             have = self._end - self._start
-            if have < 4:
+            if have < 4 or self._must_wait():
                 break
             size = SIZE.unpack_from(buffer, self._start)[0]
             if not 0 <= size <= self._max_frame_bytes:
@@ -192,9 +195,9 @@ class Connection:
             self.frame_started_at = None
             self._handle_frame(frame)
         if not self.is_closed:
+            self._is_held = self._must_wait()
             self._make_room()
             self._note_progress()
-            self._is_held = self._must_wait()
 
     def _handle_frame(self, frame: memoryview) -> None:
         self.request_count += 1
@@ -239,6 +242,7 @@ class Connection:
     def _must_wait(self) -> bool:
         return (
             self._task is not None
+            or self._held_for is not None
             or self._is_draining
             or len(self._slots) >= MAX_OPEN_SLOTS
             or len(self._output) >= MAX_QUEUED_PIECES
@@ -278,7 +282,7 @@ class Connection:
 
     def _note_progress(self) -> None:
         """Remember since when a frame is incomplete, so that a sweep can drop who never completes one."""
-        if self._must_wait():
+        if self._is_held:
             self.frame_started_at = None  # held up by us, not by the peer
         elif self._end == self._start:
             self.frame_started_at = None if self.request_count else self.frame_started_at
@@ -306,10 +310,24 @@ class Connection:
 
     # -- writing --------------------------------------------------------------------------------------
 
-    def _send_ready(self) -> None:
-        """Queue the responses at the head of the line and send what the socket takes."""
+    def _on_response(self, slot: Slot) -> None:
         if self.is_closed:
             return
+        if slot is self._held_for:
+            self._held_for = None
+        self._send_ready()
+        if self._is_held and self._task is None and not self.is_closed:
+            self._resume_soon()
+
+    def _resume_soon(self) -> None:
+        """Not at once: whoever answers has others to answer."""
+        if self._is_reading and self._start == self._end and not self._must_wait():
+            self._is_held = False  # nothing came meanwhile
+        else:
+            self._loop.call_soon(self._resume)
+
+    def _send_ready(self) -> None:
+        """Queue the responses at the head of the line and send what the socket takes."""
         slots, output = self._slots, self._output
         while slots and slots[0].is_ready:
             response = slots.popleft().response
@@ -319,8 +337,6 @@ class Connection:
             self._queued_bytes += sum(len(piece) for piece in response if not isinstance(piece, FileSlice))
         if output and not self._is_writing:
             self._send()
-        if self._is_held and self._task is None and not self.is_closed:
-            self._loop.call_soon(self._resume)
 
     def _join_if_small(self, response: Response) -> Response:
         """One piece of a response whose records are few: one system call, and the client wakes up once."""

@@ -15,7 +15,7 @@ import struct
 from typing import NamedTuple, Protocol
 
 from tidemill.model.errors import MalformedMessage
-from tidemill.wire.schema import MAX_TAGGED_FIELDS, read_unsigned_varint
+from tidemill.wire.schema import MAX_TAGGED_FIELDS, Message, encode_into, read_unsigned_varint
 
 SIZE = struct.Struct(">i")
 _FIXED_HEADER = struct.Struct(">hhih")
@@ -65,7 +65,7 @@ def read_request_header(frame: memoryview, flexible: bool) -> RequestHeader:
         end = position + client_length
         if end > len(frame):
             raise MalformedMessage("the client id is longer than its request")
-        client_id = bytes(frame[position:end]).decode(errors="replace")
+        client_id = str(frame[position:end], "utf-8", "replace")
         position = end
     if flexible:
         position = skip_tagged_fields(frame, position)
@@ -92,6 +92,16 @@ def skip_tagged_fields(data: memoryview, position: int) -> int:
 
 def piece_size(piece: Piece) -> int:
     return piece.length if isinstance(piece, FileSlice) else len(piece)
+
+
+def frame_message(correlation_id: int, flexible_header: bool, message: Message, version: int) -> Response:
+    """A whole response of one message, in one buffer."""
+    head = _FLEXIBLE_RESPONSE_HEAD if flexible_header else _RESPONSE_HEAD
+    frame = bytearray(head.size)
+    encode_into(frame, message, version)
+    SIZE.pack_into(frame, 0, len(frame) - SIZE.size)
+    SIZE.pack_into(frame, SIZE.size, correlation_id)
+    return [frame]
 
 
 def frame_response(correlation_id: int, flexible_header: bool, body: Response) -> Response:

@@ -238,16 +238,18 @@ _budget = _Budget()
 
 
 def read_unsigned_varint(data: bytes | memoryview, position: int) -> tuple[int, int]:
-    value = shift = 0
-    while True:
+    value = data[position]
+    position += 1
+    if value < 0x80:
+        return value, position
+    value &= 0x7F
+    for shift in (7, 14, 21, 28):
         byte = data[position]
         position += 1
         value |= (byte & 0x7F) << shift
         if byte < 0x80:
             return value, position
-        shift += 7
-        if shift > 28:
-            raise MalformedMessage("a varint is longer than five bytes")
+    raise MalformedMessage("a varint is longer than five bytes")
 
 
 def write_unsigned_varint(out: bytearray, value: int) -> None:
@@ -313,9 +315,14 @@ def _write_length(kind: str, flexible: bool) -> Callable[[bytearray, int], None]
 
 def _blob_reader(kind: str, flexible: bool, nullable: bool) -> Reader:
     read_length = _read_length(kind, flexible)
+    is_text = kind == "string"
 
     def read(data: bytes, position: int) -> tuple[Any, int]:
-        length, position = read_length(data, position)
+        if flexible and data[position] < 0x80:  # most lengths are one byte, and a call would cost more
+            length = data[position] - 1
+            position += 1
+        else:
+            length, position = read_length(data, position)
         if length < 0:
             if nullable and length == -1:
                 return None, position
@@ -323,21 +330,26 @@ def _blob_reader(kind: str, flexible: bool, nullable: bool) -> Reader:
         end = position + length
         if end > len(data):
             raise MalformedMessage(f"a {kind} of {length} bytes is longer than its message")
-        raw = bytes(data[position:end])
-        return (raw.decode() if kind == "string" else raw), end
+        raw = data[position:end]
+        return (str(raw, "utf-8") if is_text else bytes(raw)), end
 
     return read
 
 
 def _blob_writer(kind: str, flexible: bool) -> Writer:
     write_length = _write_length(kind, flexible)
+    is_text = kind == "string"
 
     def write(out: bytearray, value: Any) -> None:
         if value is None:
             write_length(out, -1)
             return
-        raw = value.encode() if kind == "string" else value
-        write_length(out, len(raw))
+        raw = value.encode() if is_text else value
+        length = len(raw)
+        if flexible and length < 0x7F:
+            out.append(length + 1)
+        else:
+            write_length(out, length)
         out += raw
 
     return write
@@ -407,14 +419,14 @@ def _minimum_size(wire: WireType, version: int, flexible: bool) -> int:
 def _field_reader(field: WireField, version: int, flexible: bool) -> Reader:
     nullable = version >= field.nullable_since
     if nullable and field.type.name == "struct" and field.is_tagged(version):
-        return _tagged_struct_reader(_value_reader(field.type, version, flexible, False))
+        return _nullable_struct_reader(_value_reader(field.type, version, flexible, False), is_tagged=True)
     return _value_reader(field.type, version, flexible, nullable)
 
 
 def _field_writer(field: WireField, version: int, flexible: bool) -> Writer:
     nullable = version >= field.nullable_since
     if nullable and field.type.name == "struct" and field.is_tagged(version):
-        return _tagged_struct_writer(_value_writer(field.type, version, flexible, False))
+        return _nullable_struct_writer(_value_writer(field.type, version, flexible, False), is_tagged=True)
     return _value_writer(field.type, version, flexible, nullable)
 
 
@@ -446,42 +458,23 @@ def _value_writer(wire: WireType, version: int, flexible: bool, nullable: bool) 
     return _blob_writer(wire.name, flexible)
 
 
-def _nullable_struct_reader(read: Reader) -> Reader:
+def _nullable_struct_reader(read: Reader, is_tagged: bool = False) -> Reader:
+    """Under a tag a struct that is null says 0, where it says -1 elsewhere."""
+
     def read_nullable(data: bytes, position: int) -> tuple[Any, int]:
-        if data[position] >= 0x80:
-            return None, position + 1
-        return read(data, position + 1)
+        is_null = data[position] == 0 if is_tagged else data[position] >= 0x80
+        return (None, position + 1) if is_null else read(data, position + 1)
 
     return read_nullable
 
 
-def _tagged_struct_reader(read: Reader) -> Reader:
-    """Under a tag a struct that is null says 0, where it says -1 elsewhere."""
+def _nullable_struct_writer(write: Writer, is_tagged: bool = False) -> Writer:
+    null = 0 if is_tagged else 0xFF
 
-    def read_tagged(data: bytes, position: int) -> tuple[Any, int]:
-        if data[position] == 0:
-            return None, position + 1
-        return read(data, position + 1)
-
-    return read_tagged
-
-
-def _tagged_struct_writer(write: Writer) -> Writer:
-    def write_tagged(out: bytearray, value: Any) -> None:
-        out.append(0 if value is None else 1)
+    def write_nullable(out: bytearray, value: Any) -> None:
+        out.append(null if value is None else 1)
         if value is not None:
             write(out, value)
-
-    return write_tagged
-
-
-def _nullable_struct_writer(write: Writer) -> Writer:
-    def write_nullable(out: bytearray, value: Any) -> None:
-        if value is None:
-            out.append(0xFF)
-            return
-        out.append(1)
-        write(out, value)
 
     return write_nullable
 
@@ -519,13 +512,21 @@ def _struct_reader(cls: type[Message], version: int, flexible: bool) -> Reader:
         else:
             plain.append((name, reader))
 
+    names = {name for name, _ in plain}
+    absent = [(name, factory) for name, factory in cls._FACTORIES if name not in names]
+    defaults, new = cls._DEFAULTS, cls.__new__
+
     def read(data: bytes, position: int) -> tuple[Message, int]:
-        values: dict[str, Any] = {}
+        values = defaults.copy()
         for name, reader in plain:
             values[name], position = reader(data, position)
+        for name, factory in absent:
+            values[name] = factory()
         if flexible:
-            position = _read_tagged(data, position, tagged, values)
-        return cls(**values), position
+            position = _read_tagged(data, position, tagged, values) if data[position] else position + 1
+        message = new(cls)
+        message.__dict__ = values  # all fields are there: nothing that the constructor could add or refuse
+        return message, position
 
     return read
 
@@ -567,8 +568,10 @@ def _struct_writer(cls: type[Message], version: int, flexible: bool) -> Writer:
     def write(out: bytearray, message: Any) -> None:
         for name, writer in plain:
             writer(out, getattr(message, name))
-        if flexible:
+        if tagged:
             _write_tagged(out, message, tagged)
+        elif flexible:
+            out.append(0)
 
     return write
 

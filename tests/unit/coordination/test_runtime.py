@@ -280,6 +280,31 @@ def test_a_timer_that_is_set_anew_or_cancelled() -> None:
     assert world.get("g") == [0]
 
 
+def test_a_timer_that_is_put_off_is_due_at_its_last_time() -> None:
+    world = World()
+    world.set_timer("g", 100)
+    world.pass_time(50)
+    world.set_timer("g", 100)
+    world.pass_time(50)
+    world.set_timer("g", 100)
+    world.clock.wall_offset_ms += 50_000
+    world.pass_time(99)
+    assert world.get("g") == [0]
+    world.pass_time(1)
+    assert world.get("g") == [1000]
+    world.pass_time(1000)
+    assert world.get("g") == [1000]
+
+
+def test_a_timer_that_is_put_off_may_be_brought_forward() -> None:
+    world = World()
+    world.set_timer("g", 100)
+    world.set_timer("g", 500)
+    world.set_timer("g", 20)
+    world.pass_time(20)
+    assert world.get("g") == [1000]
+
+
 def test_the_work_of_a_timer_is_repeated_when_it_cannot_be_written() -> None:
     world = World()
     world.set_timer("g", 100)

@@ -31,6 +31,7 @@ class Peer:
         self.requests: list[tuple[bytes, Slot]] = []
         self.malformed: list[str] = []
         self.closed = False
+        self.holds_back = False
         self.coroutine: Callable[[bytes, Slot], Coroutine[Any, Any, None]] | None = None
         self.connection = Connection(loop, server, self._handle, MAX_FRAME, self._closed, self._malformed)
         self.connection.start()
@@ -40,6 +41,8 @@ class Peer:
     ) -> Coroutine[Any, Any, None] | None:
         body = bytes(frame)
         self.requests.append((body, slot))
+        if self.holds_back:
+            slot.hold_back_others()
         return self.coroutine(body, slot) if self.coroutine else None
 
     def _closed(self, connection: Connection) -> None:
@@ -220,6 +223,29 @@ def test_a_coroutine_holds_back_the_requests_behind_it() -> None:
         assert [body for body, _ in peer.requests] == [b"first"]
         release.set()
         assert await peer.receive(11) == b"firstsecond"
+
+    run(scenario)
+
+
+def test_a_callback_may_hold_back_the_requests_behind_it() -> None:
+    async def scenario(peer: Peer) -> None:
+        def bodies() -> list[bytes]:
+            return [body for body, _ in peer.requests]
+
+        peer.holds_back = True
+        await peer.send(frame(b"first") + frame(b"second"))
+        await asyncio.sleep(0.05)
+        assert bodies() == [b"first"]
+        peer.requests[0][1].respond([b"1"])
+        await peer.until(lambda: bodies() == [b"first", b"second"])
+        await peer.send(frame(b"third"))  # this one arrives while it must wait, and reading is paused
+        await asyncio.sleep(0.05)
+        peer.requests[1][1].respond([b"2"])
+        await peer.until(lambda: bodies() == [b"first", b"second", b"third"])
+        peer.requests[2][1].respond([b"3"])  # nothing has arrived meanwhile
+        await peer.send(frame(b"fourth"))
+        await peer.until(lambda: bodies()[-1] == b"fourth")
+        assert await peer.receive(3) == b"123"
 
     run(scenario)
 

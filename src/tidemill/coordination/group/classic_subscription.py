@@ -47,7 +47,7 @@ def subscribed_topics(metadata_of_members: Iterable[bytes]) -> frozenset[str] | 
     """The topics of all members; None if the metadata of one is not that of a consumer."""
     topics: set[str] = set()
     try:
-        for metadata in metadata_of_members:
+        for metadata in set(metadata_of_members):  # most say the same
             topics.update(decode(_SubscriptionPrefix, 0, metadata, _VERSION.size).topics)
     except MalformedMessage:
         return None

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Hashable, Iterable, Mapping
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from tidemill.coordination.core import CancelTimer, CoordinatorRecord, Outcome, Reply, SetTimer, Token
 from tidemill.wire.messages.list_groups import ListedGroup
@@ -88,8 +88,7 @@ class GroupSettings:
     share: ShareSettings = ShareSettings()
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class RequestContext:
+class RequestContext(NamedTuple):
     """What a request brings besides its message."""
 
     client_id: str = ""

@@ -120,6 +120,8 @@ class Members:
             self.leader = successor.member_id
 
     def set_protocols(self, member: ClassicMember, protocols: Protocols) -> None:
+        if protocols == member.protocols:
+            return
         self._supported.subtract(_names(member.protocols))
         member.protocols = protocols
         self._supported.update(_names(protocols))
