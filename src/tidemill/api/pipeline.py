@@ -119,6 +119,8 @@ class Pipeline:
             handler(context, request, respond)
         except ApiError as error:
             respond(error)
+        except MalformedMessage:
+            raise
         except Exception:
             logger.exception("%s v%d failed", api.name, context.version)
             respond(ApiError(ErrorCode.UNKNOWN_SERVER_ERROR))

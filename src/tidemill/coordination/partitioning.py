@@ -26,7 +26,7 @@ def java_hash_code(text: str) -> int:
     return value - (1 << 32) if value & 0x80000000 else value
 
 
-@functools.lru_cache(maxsize=256)  # members of a group ask for the same one again and again
+@functools.lru_cache(maxsize=64)  # members of a group ask for the same one again and again
 def partition_for(key: str, partitions: int) -> int:
     value = java_hash_code(key)
     return (0 if value == _SMALLEST else abs(value)) % partitions

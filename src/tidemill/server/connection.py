@@ -425,6 +425,7 @@ class Connection:
             self._task.cancel()
         abandoned = list(self._slots)
         self._slots.clear()
+        self._held_for = None
         self._output.clear()
         self._buffer = bytearray()
         self._view = memoryview(b"")

@@ -33,6 +33,8 @@ FOREVER = 0x7FFF
 ZERO_UUID = bytes(16)
 MAX_TAGGED_FIELDS = 1_000
 """More tagged fields than this in one struct are an attack: Kafka's largest struct has seven."""
+MAX_STRING_BYTES = 0x7FFF
+"""As in Kafka, also where the length of a string has room for more."""
 MAX_ELEMENTS = 100_000
 """Array elements of one message, all its arrays together: more would hold up everybody else."""
 _TOO_MANY = "too many array elements in one message"
@@ -323,6 +325,8 @@ def _blob_reader(kind: str, flexible: bool, nullable: bool) -> Reader:
             position += 1
         else:
             length, position = read_length(data, position)
+            if is_text and length > MAX_STRING_BYTES:
+                raise MalformedMessage(f"a string of {length} bytes, at most {MAX_STRING_BYTES} are read")
         if length < 0:
             if nullable and length == -1:
                 return None, position
