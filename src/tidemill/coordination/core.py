@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Hashable
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from tidemill.wire.schema import Message
 
@@ -38,23 +38,20 @@ class CoordinatorRecord:
     value_version: int = 0
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Reply:
+class Reply(NamedTuple):
     token: Token
     response: Any
     """A neutral value or a response message; handlers in `api` know which."""
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class SetTimer:
+class SetTimer(NamedTuple):
     """Set, or set anew, the timer of this key."""
 
     key: Hashable
     due_ms: int
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class CancelTimer:
+class CancelTimer(NamedTuple):
     key: Hashable
 
 

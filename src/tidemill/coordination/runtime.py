@@ -37,7 +37,7 @@ import enum
 import logging
 import weakref
 from collections import deque
-from collections.abc import Callable, Hashable, Iterator, MutableSet
+from collections.abc import Callable, Hashable, Iterator
 from itertools import islice
 from typing import Any, Generic, Protocol, TypeVar
 
@@ -111,17 +111,18 @@ Call = Callable[[C, Hashable, int], Outcome]
 class PendingReply:
     """The token of one request: it is answered once, whoever tries again later."""
 
-    __slots__ = ("__weakref__", "_pending", "_respond")
+    __slots__ = ("__weakref__", "_respond")
 
-    def __init__(self, respond: Respond, pending: MutableSet[PendingReply]) -> None:
+    def __init__(self, respond: Respond) -> None:
         self._respond: Respond | None = respond
-        self._pending = pending
-        pending.add(self)
+
+    @property
+    def is_open(self) -> bool:
+        return self._respond is not None
 
     def resolve(self, response: Any) -> None:
         respond, self._respond = self._respond, None
         if respond is not None:
-            self._pending.discard(self)
             respond(response)
 
 
@@ -158,7 +159,7 @@ class Shard(Generic[C]):
         self.core = runtime.make_core(index)
         self._runtime = runtime
         self._log = runtime.log
-        # Weak, because a core forgets tokens of clients that went away and asked again.
+        # Those that were not answered on the spot; weak, because they are done with when nobody holds them any more.
         self._pending: weakref.WeakSet[PendingReply] = weakref.WeakSet()
         self._timers: dict[Hashable, _ShardTimer] = {}
         self._written_end = 0
@@ -208,8 +209,10 @@ class Shard(Generic[C]):
     # -- requests -------------------------------------------------------------------------------------
 
     def submit(self, call: Call[C], respond: Respond, producer: Producer | None) -> None:
-        token = PendingReply(respond, self._pending)
+        token = PendingReply(respond)
         self._perform(lambda now_ms: call(self.core, token, now_ms), token, producer)
+        if token.is_open:
+            self._pending.add(token)
 
     def tell(self, news: Callable[[C, int], Outcome]) -> None:
         self._perform(lambda now_ms: news(self.core, now_ms), None)
@@ -223,7 +226,8 @@ class Shard(Generic[C]):
         transaction_version: int,
     ) -> None:
         """Write the marker, let the core know, answer None once it is committed."""
-        token = PendingReply(respond, self._pending)
+        token = PendingReply(respond)
+        self._pending.add(token)
         now_ms = self._runtime.clock.wall_ms()
         try:
             marker = encode_marker(producer, is_commit, coordinator_epoch, now_ms)
@@ -259,6 +263,8 @@ class Shard(Generic[C]):
             logger.exception("%s-%d cannot write what was decided", self._runtime.topic, self.index)
             self._fail(outcome, token, ApiError(ErrorCode.UNKNOWN_SERVER_ERROR))
             return True  # what cannot be encoded now never will be
+        if self.state is ShardState.FAILED:  # it could not be replayed; everybody who waits was told, too
+            _resolve(token, ApiError(ErrorCode.NOT_COORDINATOR))
         self._when_committed(outcome)
         return True
 

@@ -38,6 +38,7 @@ from __future__ import annotations
 import dataclasses
 import enum
 from collections.abc import Iterable
+from typing import NamedTuple
 
 from tidemill.coordination.core import CoordinatorRecord
 from tidemill.coordination.group.classic_subscription import subscribed_topics
@@ -74,9 +75,11 @@ _NEXT: dict[ClassicState, set[ClassicState]] = {
 }
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class SessionTimer:
-    """A member, or a pending one, was not heard of for its session time-out."""
+class SessionTimer(NamedTuple):
+    """A member, or a pending one, was not heard of for its session time-out.
+
+    Made with every heartbeat, which a tuple is cheap enough for; the other timers are none, so that it equals none.
+    """
 
     group_id: str
     member_id: str

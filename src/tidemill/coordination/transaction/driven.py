@@ -52,4 +52,4 @@ class DrivenShard:
             else:
                 self._write(self, markers)
 
-        return PendingReply(on_committed, set())
+        return PendingReply(on_committed)
