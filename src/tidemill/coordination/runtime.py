@@ -298,18 +298,18 @@ class Shard(Generic[C]):
         """Send the replies once the records of the outcome, and all before them, count."""
         if not outcome.replies:
             return
-
         end_offset = self._written_end
+        if end_offset <= self._committed_end:
+            for token, response in outcome.replies:
+                _resolve(token, response)
+            return
 
         def finish(failure: ApiError | None) -> None:
             if failure is None:
                 self._committed_end = max(self._committed_end, end_offset)
-            for reply in outcome.replies:
-                _resolve(reply.token, reply.response if failure is None else _for_clients(failure))
+            for token, response in outcome.replies:
+                _resolve(token, response if failure is None else _for_clients(failure))
 
-        if end_offset <= self._committed_end:
-            finish(None)
-            return
         runtime = self._runtime
         due_ms = runtime.clock.monotonic_ms() + runtime.settings.commit_timeout_ms
         self._log.when_committed(self.index, end_offset, due_ms, finish)

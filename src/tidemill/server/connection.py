@@ -334,7 +334,9 @@ class Connection:
             if len(response) > 1:
                 response = self._join_if_small(response)
             output.extend(response)
-            self._queued_bytes += sum(len(piece) for piece in response if not isinstance(piece, FileSlice))
+            for piece in response:
+                if not isinstance(piece, FileSlice):
+                    self._queued_bytes += len(piece)
         if output and not self._is_writing:
             self._send()
 

@@ -250,6 +250,21 @@ def test_a_callback_may_hold_back_the_requests_behind_it() -> None:
     run(scenario)
 
 
+def test_an_answer_to_who_went_away_while_others_were_held_back() -> None:
+    async def scenario(peer: Peer) -> None:
+        peer.holds_back = True
+        await peer.send(frame(b"first") + frame(b"second"))
+        await peer.until(lambda: len(peer.requests) == 1)
+        slot = peer.requests[0][1]
+        peer.connection.close()
+        slot.respond([b"1"])
+        await asyncio.sleep(0.01)
+        assert [body for body, _ in peer.requests] == [b"first"]
+        assert await peer.receive(1) == b""
+
+    run(scenario)
+
+
 def test_who_does_not_read_is_not_read() -> None:
     async def scenario(peer: Peer) -> None:
         await peer.send(frame(b"x") * (3 * MAX_OPEN_SLOTS))

@@ -22,9 +22,10 @@ from schema_oracle import (
 from tidemill.model.errors import MalformedMessage
 from tidemill.wire.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
 from tidemill.wire.messages.create_topics import CreateTopicsRequest
+from tidemill.wire.messages.describe_groups import DescribeGroupsRequest
 from tidemill.wire.messages.fetch import FetchRequest
 from tidemill.wire.messages.metadata import MetadataRequest, MetadataRequestTopic
-from tidemill.wire.schema import MAX_TAGGED_FIELDS, Message, decode, decode_from, encode
+from tidemill.wire.schema import MAX_STRING_BYTES, MAX_TAGGED_FIELDS, Message, decode, decode_from, encode
 
 MESSAGES = list(top_level_messages())
 NAMES = [f"{cls.__name__}-v{version}" for cls, version in MESSAGES]
@@ -158,6 +159,13 @@ def test_strings_are_checked() -> None:
     for bad, text in ((too_long, "longer than"), (negative, "must not be null"), (not_utf8, "UTF-8")):
         with pytest.raises(MalformedMessage, match=text):
             decode(MetadataRequest, 1, b"\0\0\0\1" + bad)
+
+
+def test_a_compact_string_is_no_longer_than_any_other() -> None:
+    longest = encode(DescribeGroupsRequest(groups=["g" * MAX_STRING_BYTES]), 5)
+    assert len(decode(DescribeGroupsRequest, 5, longest).groups[0]) == MAX_STRING_BYTES
+    with pytest.raises(MalformedMessage, match="at most 32767"):
+        decode(DescribeGroupsRequest, 5, encode(DescribeGroupsRequest(groups=["g" * 0x8000]), 5))
 
 
 def test_null_where_the_version_forbids_it() -> None:
