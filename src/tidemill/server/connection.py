@@ -91,6 +91,11 @@ class Slot:
         self.on_abandoned = _nothing
         self._connection._on_response(self)
 
+    def hold_back_others(self) -> None:
+        """Take no further request of this connection until this one is answered."""
+        assert not self.is_ready
+        self._connection._held_for = self
+
     def close_connection(self) -> None:
         self._connection.close()
 
