@@ -76,7 +76,7 @@ def test_a_driver_killed_at_any_step_and_restarted_with_other_tasks(
 
 def test_a_broker_killed_at_any_step(broker: SubprocessBroker, room: Room, query: str) -> None:
     for batch, step in enumerate(STEPS_OF_A_BATCH):
-        (room.plan.folder / "broker.pid").write_text(str(broker.pid))
+        room.plan.name_broker(broker.pid)
         room.plan.add(batch, step, "broker")
         driver = room.start(query, batch, **STAGED_IN_TOPIC)
         wait_until(lambda: not broker.is_running, f"the broker killed at {step}")

@@ -1,83 +1,19 @@
-"""Ends processes at named steps of the sink's protocol, and counts what readers see afterwards.
-
-The sink tells its log each step it reaches (`tidemill.spark.sink.steps`). A `CrashPlan` is a folder with one empty file
-for each crash that is still to happen, `<batch>.<step>.<victim>`; whoever reaches the step removes the file and acts:
-
-    self      kill -9 of the process itself: a Python worker, or the process in which the driver commits
-    driver    kill -9 of every process listed in `driver.pids`, then of itself
-    broker    kill -9 of the process in `broker.pid`
-    pause     wait until the file `resume` exists
-
-`crashing/sitecustomize.py` installs the plan named by TIDEMILL_CRASH_PLAN in every Python process that Spark starts.
-"""
+"""Drivers of the sink without Spark, each a process that dies where its `CrashPlan` says, and what readers see then."""
 
 from __future__ import annotations
 
-import contextlib
 import json
-import logging
 import os
-import signal
 import subprocess
 import sys
-import time
 import traceback
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-PLAN_VARIABLE = "TIDEMILL_CRASH_PLAN"
-PAUSE_SECONDS = 60.0
+from crash_plan import CrashPlan
 
-
-class CrashPlan(logging.Handler):
-    """The folder, and the handler that carries out what it says."""
-
-    def __init__(self, folder: Path) -> None:
-        super().__init__(logging.DEBUG)
-        self.folder = folder
-
-    def add(self, batch: int, step: str, victim: str) -> None:
-        self.folder.mkdir(parents=True, exist_ok=True)
-        (self.folder / f"{batch}.{step}.{victim}").touch()
-
-    @property
-    def pending(self) -> list[str]:
-        return sorted(path.name for path in self.folder.glob("*.*.*"))
-
-    def install(self) -> None:
-        logger = logging.getLogger("tidemill.spark.sink")
-        logger.setLevel(logging.DEBUG)
-        logger.addHandler(self)
-
-    def emit(self, record: logging.LogRecord) -> None:
-        batch, step = getattr(record, "batch", None), getattr(record, "step", None)
-        for victim in ("self", "driver", "broker", "pause"):
-            try:
-                (self.folder / f"{batch}.{step}.{victim}").unlink()
-            except FileNotFoundError:
-                continue
-            self._carry_out(victim)
-
-    def _carry_out(self, victim: str) -> None:
-        if victim == "pause":
-            deadline = time.monotonic() + PAUSE_SECONDS
-            (self.folder / "paused").touch()
-            while not (self.folder / "resume").exists() and time.monotonic() < deadline:
-                time.sleep(0.01)
-            return
-        names = {"driver": "driver.pids", "broker": "broker.pid"}
-        pids = (self.folder / names[victim]).read_text().split() if victim in names else []
-        for pid in [*map(int, pids), *([] if victim == "broker" else [os.getpid()])]:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
-
-
-def install_from_environment() -> None:
-    folder = os.environ.get(PLAN_VARIABLE)
-    if folder:
-        CrashPlan(Path(folder)).install()
-
+READ_SECONDS = 60.0
 
 # -- a driver without Spark: stages and publishes one batch, in a process of its own -------------------------------
 
@@ -219,12 +155,13 @@ def committed_messages(bootstrap: str, topic: str, partitions: int) -> list[Any]
     found: list[Any] = []
     ended: set[int] = set()
     while len(ended) < partitions:
-        for message in consumer.consume(10_000, 0.5):
-            if message.error() is None:
-                found.append(message)
-            else:
-                assert message.error().code() == KafkaError._PARTITION_EOF, message.error()
-                ended.add(message.partition())
+        message = consumer.poll(READ_SECONDS)
+        assert message is not None, f"{topic} came to no end"
+        if message.error() is None:
+            found.append(message)
+        else:
+            assert message.error().code() == KafkaError._PARTITION_EOF, message.error()
+            ended.add(message.partition())
     consumer.close()
     return found
 

@@ -1,29 +1,37 @@
-"""A driver of Spark for tests to kill: copies a topic to another until it has everything.
+"""A driver of Spark for tests to kill: copies one topic to many others, each by a query of its own.
 
-Run as a process with a line of JSON (see `Copy`). The query goes on from its checkpoint at every start; when a batch
-fails the query is started again in the same session, as a supervisor would. Input is read by the source and written by
-the sink, both of the format `tidemill`.
+Run as a process with a line of JSON (see `Copy`). Every query goes on from its checkpoint; when a batch fails its query
+is started again in the same session, as a supervisor would. Input is read by the source and written by the sink, both
+of the format `tidemill`. The query of the topic `by_hand` writes its batches itself, in `foreachBatch`, under numbered
+commit keys: so it can be held inside its first batch, which is empty and passes none of the sink's steps.
 """
 
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
+import time
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-SUPPORT = Path(__file__).resolve().parent
-ROOT = SUPPORT.parents[1]
-CHECKPOINTS = "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
-MOST_RESTARTS = 30
+from crash_plan import CrashPlan
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+
+MOST_RESTARTS = 60
+POLL_SECONDS = 0.1
+TAKEN = "taken"
+"""The step at which the query by hand has a batch and has done nothing with it."""
 
 
 class Copy(NamedTuple):
     bootstrap: str
     source: str
-    target: str
+    targets: list[str]
+    by_hand: str
     folder: str
     plan: str
     batch_rows: int
@@ -33,62 +41,54 @@ class Copy(NamedTuple):
 
 
 def start_copy(copy: Copy, log: Path) -> subprocess.Popen[bytes]:
-    paths = [ROOT / "src", SUPPORT / "crashing", SUPPORT]
-    environment = os.environ | {
-        "PYTHONPATH": os.pathsep.join(map(str, paths)),
-        "PYSPARK_PYTHON": sys.executable,
-        "PYSPARK_DRIVER_PYTHON": sys.executable,
-        "TIDEMILL_CRASH_PLAN": copy.plan,
-        "SPARK_LOCAL_DIRS": copy.folder,
-    }
     command = [sys.executable, __file__, json.dumps(copy._asdict())]
     with log.open("ab") as output:
+        environment = CrashPlan(Path(copy.plan)).environment() | {"SPARK_LOCAL_DIRS": copy.folder}
         return subprocess.Popen(command, env=environment, stdout=output, stderr=output)
 
 
-def session() -> Any:
-    from pyspark.sql import SparkSession
-
-    settings = {
-        "spark.ui.enabled": "false",
-        "spark.driver.host": "127.0.0.1",
-        "spark.driver.bindAddress": "127.0.0.1",
-        "spark.driver.memory": "512m",
-        "spark.sql.streaming.checkpointFileManagerClass": CHECKPOINTS,
-        "spark.sql.streaming.stopTimeout": "20s",
-    }
-    builder = SparkSession.builder.master("local[2,4]").appName("copy")
-    for key, value in settings.items():
-        builder = builder.config(key, value)
-    found = builder.getOrCreate()
-    found.sparkContext.setLogLevel("ERROR")
-    return found
-
-
-def start_query(spark: Any, copy: Copy) -> Any:
+def read_source(spark: SparkSession, copy: Copy) -> DataFrame:
     reader = spark.readStream.format("tidemill")
     reader = reader.option("kafka.bootstrap.servers", copy.bootstrap).option("subscribe", copy.source)
     reader = reader.option("startingOffsets", "latest").option("maxOffsetsPerTrigger", copy.batch_rows)
-    rows = reader.option("minPartitions", copy.tasks).load().selectExpr("key", "value")
-    writer = rows.writeStream.format("tidemill").option("kafka.bootstrap.servers", copy.bootstrap)
-    writer = writer.option("topic", copy.target).option("stagingInlineBytes", "500")
-    writer = writer.option("checkpointLocation", f"{copy.folder}/checkpoint")
+    return reader.option("minPartitions", copy.tasks).load().selectExpr("key", "value")
+
+
+def start_query(spark: SparkSession, copy: Copy, target: str) -> StreamingQuery:
+    rows = read_source(spark, copy)
+    options = {"kafka.bootstrap.servers": copy.bootstrap, "topic": target, "stagingInlineBytes": "500"}
+    if target == copy.by_hand:
+        writer = rows.writeStream.foreachBatch(lambda batch, number: write(copy, batch, number, options))
+    else:
+        writer = rows.writeStream.format("tidemill").options(**options)
+    writer = writer.option("checkpointLocation", f"{copy.folder}/checkpoints/{target}")
     return (writer.trigger(availableNow=True) if copy.until_empty else writer).start()
 
 
-def main(copy: Copy) -> None:
-    from pyspark.errors import StreamingQueryException
+def write(copy: Copy, batch: DataFrame, number: int, options: dict[str, str]) -> None:
+    CrashPlan(Path(copy.plan)).reached(number, TAKEN)
+    named = options | {"commitKey": f"{copy.by_hand}/{number}"}
+    batch.write.format("tidemill").options(**named).mode("append").save()
 
-    spark = session()
-    (Path(copy.plan) / "driver.pids").write_text(f"{os.getpid()} {spark.sparkContext._gateway.proc.pid}")
-    for _ in range(MOST_RESTARTS):
-        try:
-            start_query(spark, copy).awaitTermination()
-            break
-        except StreamingQueryException as error:
+
+def main(copy: Copy) -> None:
+    from spark_sessions import quick_session
+
+    spark = quick_session("local[4,4]")
+    CrashPlan(Path(copy.plan)).name_driver(spark)
+    queries = {target: start_query(spark, copy, target) for target in [*copy.targets, copy.by_hand]}
+    restarts = 0
+    while queries:
+        for target, query in [each for each in queries.items() if not each[1].isActive]:
+            error = query.exception()
+            if error is None:
+                del queries[target]
+                continue
+            restarts += 1
+            assert restarts <= MOST_RESTARTS, "the queries failed too often"
             print("restarting after", str(error)[:2000], flush=True)
-    else:
-        sys.exit("the query failed too often")
+            queries[target] = start_query(spark, copy, target)
+        time.sleep(POLL_SECONDS)
     spark.stop()
 
 

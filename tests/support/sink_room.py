@@ -5,7 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from sink_crashes import CrashPlan, Drivers, committed_values, expected_values, sink_settings
+from crash_plan import CrashPlan
+from sink_crashes import Drivers, committed_values, expected_values, sink_settings
 from waiting import wait_until
 
 from tidemill.spark.client.cluster import LATEST, Cluster, TopicPartition
@@ -60,10 +61,10 @@ class Room:
         )
 
     def wait_paused(self) -> None:
-        wait_until(lambda: (self.plan.folder / "paused").exists(), "the pause")
+        wait_until(lambda: self.plan.is_paused, "the pause")
 
     def resume(self) -> None:
-        (self.plan.folder / "resume").touch()
+        self.plan.resume()
 
 
 # -- scenarios ------------------------------------------------------------------------------------------------
