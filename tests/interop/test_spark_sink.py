@@ -1,24 +1,23 @@
 """The exactly-once sink on Apache Kafka: the scenarios of `tests/spark/test_sink_protocol.py`, and Spark itself.
 
-The drivers of the first tests are processes without Spark that stage and publish; the last test copies a topic with a
-streaming query whose driver is killed in batch 0, with a transaction open, and after its commit.
+The drivers of the first tests are processes without Spark that stage and publish; then Spark itself is killed, as
+`sink_kills` says.
 """
 
 from __future__ import annotations
 
-import contextlib
 import os
-import time
+import subprocess
+import sys
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from cluster_under_test import Cluster
-from confluent_kafka import Producer
 from kafka_peer import KafkaPeer
-from sink_crashes import CrashPlan, Drivers, committed_values
-from sink_query import Copy, start_copy
+from sink_crashes import Drivers, committed_messages
+from sink_kills import STEPS, Copies
 from sink_room import (
     PARTITIONS,
     QUICK_TIMEOUTS,
@@ -30,11 +29,9 @@ from sink_room import (
     overtake_a_driver,
     restart_after_the_transaction_timed_out,
 )
+from spark_sessions import spark_environment
 
 from tidemill.spark.sink.steps import Step
-
-BATCH_ROWS = 40
-SECONDS = 600.0
 
 
 @pytest.fixture(scope="module")
@@ -82,32 +79,40 @@ def test_an_open_transaction_of_another_query(room: Room, query: str) -> None:
     leave_a_transaction_of_another_query_open(room, query, dead=str(uuid.uuid4()))
 
 
-def test_a_query_of_spark_is_killed_and_copies_everything_once(kafka: Cluster, tmp_path: Path) -> None:
-    plan = CrashPlan(tmp_path / "plan")
-    plan.folder.mkdir()
-    source, target = kafka.topic(partitions=2), kafka.topic(partitions=PARTITIONS)
-    place = (kafka.bootstrap, source, target, str(tmp_path), str(plan.folder), BATCH_ROWS)
-    first = start_copy(Copy(*place, tasks=2, until_empty=False), tmp_path / "log")
-    deadline = time.monotonic() + SECONDS
-    while not (tmp_path / "checkpoint" / "offsets" / "0").exists():
-        assert first.poll() is None and time.monotonic() < deadline
-        time.sleep(0.05)
-    for pid in (plan.folder / "driver.pids").read_text().split():
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(int(pid), 9)
-    first.wait(30)
+def test_queries_of_spark_are_killed_and_copy_everything_once(kafka: Cluster, tmp_path: Path) -> None:
+    copies = Copies(kafka, tmp_path)
+    copies.kill_a_driver_at_every_step()
+    for step in STEPS:
+        copies.plan.add(2, step, "self")
+    copies.produce(batches=2)
+    copies.finish(tasks=3)
+    copies.check()
 
-    producer = Producer({"bootstrap.servers": kafka.bootstrap})
-    values = [f"message-{number}" for number in range(4 * BATCH_ROWS)]
-    for value in values:
-        producer.produce(source, key=value, value=value)
-    assert producer.flush(30) == 0
-    for batch, step in ((1, Step.DECIDED), (2, Step.COMMITTED)):
-        plan.add(batch, step, "driver")
-        assert (
-            start_copy(Copy(*place, tasks=2 + batch, until_empty=True), tmp_path / "log").wait(SECONDS) != 0
-        )
-    last = start_copy(Copy(*place, tasks=2, until_empty=True), tmp_path / "log")
-    assert last.wait(SECONDS) == 0, (tmp_path / "log").read_text(errors="replace")[-5000:]
-    assert plan.pending == []
-    assert committed_values(kafka.bootstrap, target, PARTITIONS) == sorted(values)
+
+SPECULATIVE = """
+import sys
+from pyspark.sql import SparkSession
+builder = SparkSession.builder.master("local[1]").config("spark.speculation", "true")
+builder = builder.config("spark.ui.enabled", "false").config("spark.driver.host", "127.0.0.1")
+spark = builder.getOrCreate()
+spark.sparkContext.setLogLevel("OFF")
+writer = spark.range(3).selectExpr("cast(id as string) as value").write.format("tidemill")
+for name, value in zip(sys.argv[1::2], sys.argv[2::2]):
+    writer = writer.option(name, value)
+try:
+    writer.mode("append").save()
+except Exception as error:
+    print("refused:", "spark.speculation is true" in str(error))
+spark.stop()
+"""
+
+
+def test_speculation_is_refused(kafka: Cluster) -> None:
+    """By a session that really speculates; it can only be switched on when a session starts."""
+    topic = kafka.topic()
+    options = ["kafka.bootstrap.servers", kafka.bootstrap, "topic", topic]
+    command = [sys.executable, "-c", SPECULATIVE, *options]
+    environment = os.environ | spark_environment()
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300, check=False)
+    assert "refused: True" in done.stdout, done.stdout[-3000:] + done.stderr[-3000:]
+    assert committed_messages(kafka.bootstrap, topic, 1) == []

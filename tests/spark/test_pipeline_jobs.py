@@ -12,7 +12,7 @@ from pipelines import configuration, consume, run_pipeline, send, table_rows
 
 from tidemill.spark.pipeline.commands import clean, upkeep
 from tidemill.spark.pipeline.config import check_config
-from tidemill.spark.pipeline.runner import PipelineFailed
+from tidemill.spark.pipeline.runner import PipelineFailed, wait_for_source
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -242,3 +242,24 @@ def test_replay_sends_the_chosen_rows_as_the_messages_they_were(
         (f"k{number}".encode(), MIDNIGHT_MS + number) for number in range(0, 10, 2)
     ]
     assert json.loads(found[1].value()) == {"id": 2, "item": "tea 2"}
+
+
+class Starting:
+    """A query as far as `wait_for_source` looks at it."""
+
+    isActive = True  # noqa: N815 (Spark's name)
+
+    def __init__(self, *messages: str) -> None:
+        self.messages = iter(messages)
+
+    @property
+    def status(self) -> dict[str, str]:
+        return {"message": next(self.messages)}
+
+
+def test_a_second_source_waits_until_the_first_has_answered() -> None:
+    query = Starting(
+        "Initializing sources", "Getting offsets from orders", "Processing new data", "not asked"
+    )
+    wait_for_source(query)  # type: ignore[arg-type]
+    assert next(query.messages) == "not asked"

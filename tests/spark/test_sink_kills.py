@@ -23,7 +23,7 @@ def test_everything_is_copied_once_whoever_is_killed(own_broker: OwnBroker, tmp_
     for step in STEPS:
         copies.plan.add(2, step, "self")
         copies.plan.add(3, step, "broker")
-    copies.produce(batches=3)
+    copies.produce(batches=2)
     copies.plan.name_broker(broker.pid)
 
     def restart_the_broker() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
@@ -9,10 +10,17 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from cluster_under_test import Cluster
 from confluent_kafka import ConsumerGroupTopicPartitions, Producer, TopicPartition
-from confluent_kafka.admin import NewPartitions
+from confluent_kafka.admin import (
+    AlterConfigOpType,
+    ConfigEntry,
+    ConfigResource,
+    NewPartitions,
+    OffsetSpec,
+)
 from waiting import wait_until
 
 from tidemill.spark.source.lag_listener import Lag, LagListener
+from tidemill.testing import SubprocessBroker
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -23,12 +31,16 @@ Produce = Callable[..., None]
 @pytest.fixture
 def produce(cluster: Cluster, topic: str) -> Produce:
     def write(numbers: range, partition: int = 0, **message: Any) -> None:
-        producer = Producer({"bootstrap.servers": cluster.bootstrap})
-        for number in numbers:
-            producer.produce(topic, b"%d" % number, partition=partition, **message)
-        assert producer.flush(20) == 0
+        produce_to(cluster, topic, numbers, partition=partition, **message)
 
     return write
+
+
+def produce_to(cluster: Cluster, topic: str, numbers: range, **message: Any) -> None:
+    producer = Producer({"bootstrap.servers": cluster.bootstrap})
+    for number in numbers:
+        producer.produce(topic, b"%d" % number, **message)
+    assert producer.flush(20) == 0
 
 
 def options(cluster: Cluster, topic: str, **more: Any) -> dict[str, str]:
@@ -155,3 +167,62 @@ def test_a_query_killed_in_its_first_batches_loses_nothing_after_its_start(
     copy.fails_in = None
     expected = [8, 9] if fails_in == 0 else [5, 6, 7, 8, 9]
     assert sorted(number for batch in copy.run() for number in batch) == expected
+
+
+class HeldCopy:
+    """A running query of two messages a batch, that stays in its first batch until it is let go."""
+
+    def __init__(self, spark: SparkSession, given: dict[str, str], checkpoint: str) -> None:
+        self.seen: list[int] = []
+        self.is_held, self.may_go = threading.Event(), threading.Event()
+        frame = spark.readStream.format("tidemill").options(maxOffsetsPerTrigger="2", **given).load()
+        writer = frame.select("value").writeStream.foreachBatch(self._take)
+        self.query = writer.option("checkpointLocation", checkpoint).start()
+
+    def _take(self, frame: DataFrame, batch: int) -> None:
+        self.seen += numbers(frame)
+        self.is_held.set()
+        assert self.may_go.wait(120)
+
+
+@pytest.fixture
+def short_lived(own_broker: Callable[..., SubprocessBroker]) -> Cluster:
+    """A broker that looks for messages to forget all the time."""
+    return Cluster(own_broker(settings={"log.retention.check.interval.ms": "100"}).bootstrap)
+
+
+def forget_everything(cluster: Cluster, topic: str) -> None:
+    """Retention deletes what is older than a minute; what comes afterwards stays."""
+
+    def start() -> int:
+        asked = {TopicPartition(topic, 0): OffsetSpec.earliest()}
+        (found,) = cluster.admin().list_offsets(asked).values()
+        offset: int = found.result(20).offset
+        return offset
+
+    setting = ConfigEntry("retention.ms", "60000", incremental_operation=AlterConfigOpType.SET)
+    resource = ConfigResource(ConfigResource.Type.TOPIC, topic, incremental_configs=[setting])
+    cluster.admin().incremental_alter_configs([resource])[resource].result(20)
+    wait_until(lambda: start() == 10, "the end of ten old messages")
+
+
+@pytest.mark.parametrize("fail_on_data_loss", ["true", "false"])
+def test_retention_overtakes_a_running_query(
+    spark: SparkSession, short_lived: Cluster, checkpoint: str, fail_on_data_loss: str
+) -> None:
+    topic = short_lived.topic(retention_ms=-1)
+    produce_to(short_lived, topic, range(10), timestamp=1_700_000_000_000)
+    given = options(short_lived, topic, startingOffsets="earliest", failOnDataLoss=fail_on_data_loss)
+    copy = HeldCopy(spark, given, checkpoint)
+    assert copy.is_held.wait(120)
+    forget_everything(short_lived, topic)
+    produce_to(short_lived, topic, range(10, 13))
+    copy.may_go.set()
+    if fail_on_data_loss == "true":
+        with pytest.raises(Exception, match=f"{topic}-0 begins at 10, and 2 is wanted"):
+            copy.query.awaitTermination(120)
+        assert copy.seen == [0, 1]
+    else:
+        wait_until(lambda: len(copy.seen) >= 5, "the messages that are left", 120)
+        copy.query.stop()
+        assert copy.seen == [0, 1, 10, 11, 12]

@@ -10,7 +10,7 @@ Both say when they reach a step: the sink to its log (`tidemill.spark.sink.steps
     pause     stay at this step, so that somebody else can kill the driver or overtake it, until `resume` exists
 
 The count is the number of the batch for the sink, and for the lake how often this thread has reached the step.
-`spark_python/sitecustomize.py` installs the plan named by TIDEMILL_CRASH_PLAN in every Python process that Spark starts.
+`spark_python/sitecustomize.py` installs the plan that TIDEMILL_CRASH_PLAN names in every Python process of Spark.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class CrashPlan:
 
     def kill_driver(self) -> None:
         """kill -9 of the driver, of its JVM, and of whoever stands still at a step."""
-        paused = [path.suffix[1:] for path in self.folder.glob("pause.*")]
+        paused = [path.suffix[1:].partition("-")[0] for path in self.folder.glob("pause.*")]
         for pid in [*(self.folder / "driver.pids").read_text().split(), *paused]:
             _kill(int(pid))
 
@@ -90,7 +90,7 @@ class CrashPlan:
 
     def reached(self, count: int, step: str) -> None:
         for victim in VICTIMS:
-            mine = self.folder / f"{victim}.{os.getpid()}"
+            mine = self.folder / f"{victim}.{os.getpid()}-{threading.get_ident()}"
             with contextlib.suppress(FileNotFoundError):
                 (self.folder / f"{count}.{step}.{victim}").rename(mine)
                 getattr(self, f"_{victim}")(mine)

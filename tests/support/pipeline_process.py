@@ -14,16 +14,15 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from spark_sessions import spark_environment
 from waiting import wait_until
 
-ROOT = Path(__file__).resolve().parents[2]
 SECONDS = 240.0
 
 
 def driver_environment() -> dict[str, str]:
     """Ours, with the sources of this repository before everything that is installed."""
-    paths = [str(ROOT / "src"), str(ROOT / "tests" / "support"), os.environ.get("PYTHONPATH", "")]
-    return dict(os.environ) | {"PYTHONPATH": os.pathsep.join(paths)}
+    return {**os.environ, "PYTHONPATH": spark_environment()["PYTHONPATH"]}
 
 
 class PipelineProcess:
@@ -40,7 +39,9 @@ class PipelineProcess:
         command = [sys.executable, "-m", "tidemill.cli.main", "pipeline", "run", self._job, "--quiet"]
         command += ["-c", str(self._config), "--master", self._master, "--state", str(self._state)]
         with self._log.open("wb") as log:
-            self._process = subprocess.Popen(command, env=driver_environment(), stdout=log, stderr=log)
+            self._process = subprocess.Popen(
+                command, env=driver_environment(), stdout=log, stderr=log, start_new_session=True
+            )
 
     def status(self) -> dict[str, Any]:
         path = self._state / self._job / "status.json"
@@ -54,6 +55,11 @@ class PipelineProcess:
             return any(facts["batches"] >= batches for facts in self.status()["queries"].values())
 
         wait_until(done, f"{batches} batches", SECONDS)
+
+    def signal_group(self, number: int) -> None:
+        """To the pipeline and every process it started, as a terminal does."""
+        assert self._process is not None
+        os.killpg(self._process.pid, number)
 
     def finish(self) -> None:
         assert self._process is not None

@@ -61,9 +61,7 @@ class Copies:
         driver = self.start(tasks=2, until_empty=False)
         started = [self._folder / "checkpoints" / target / "commits" / "0" for target in self._targets]
         held = f"0.{TAKEN}.pause"
-        self._wait(
-            driver, lambda: held not in self.plan.pending and all(path.exists() for path in started)
-        )
+        self._wait(driver, lambda: held not in self.plan.pending and all(path.exists() for path in started))
         self.produce(batches=1)
         self._wait(driver, lambda: not self.plan.pending)
         self.plan.kill_driver()

@@ -7,6 +7,8 @@ than from the archive that Spark puts before it; and a daemon imports beforehand
 
 import sys
 
+from crash_plan import install_from_environment
+
 sys.path[:] = [path for path in sys.path if not path.endswith("pyspark.zip")]
 
 if "pyspark.daemon" in sys.orig_argv:
@@ -20,7 +22,5 @@ if "pyspark.daemon" in sys.orig_argv:
 
     import tidemill.spark.sink
     import tidemill.spark.source  # noqa: F401
-
-from crash_plan import install_from_environment
 
 install_from_environment()

@@ -30,6 +30,8 @@ import uuid
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from tidemill.spark.lake import steps
+
 if TYPE_CHECKING:
     import pyarrow as pa
     import pyarrow.parquet as pq
@@ -163,6 +165,7 @@ class _OpenFile:
         self._parquet = pq.ParquetWriter(
             self._sink, writer.file_schema, compression="zstd", metadata_collector=self._footer
         )
+        steps.reached("file-opened")
 
     @property
     def is_full(self) -> bool:
@@ -187,6 +190,7 @@ class _OpenFile:
         self._parquet.close()
         size_bytes = self._sink.tell()
         self._sink.close()
+        steps.reached("file-closed")
         stats = json.dumps(statistics(self._footer[0], self._writer.file_schema))
         now_ms = time.time_ns() // 1_000_000
         return WrittenFile(self._path, size_bytes, self._rows, self._partition, stats, now_ms)

@@ -13,6 +13,8 @@ from collections.abc import Callable
 STEPS = (
     "batch-begun",
     "table-ready",
+    "file-opened",
+    "file-closed",
     "files-written",
     "manifest-written",
     "one-file-moved",
@@ -20,7 +22,8 @@ STEPS = (
     "rows-done",
     "dead-letters-done",
 )
-"""In the order in which a batch passes them; the two of the manifest exist in plain Parquet tables only."""
+"""In the order in which a batch passes them. The two of a single file are passed by tasks, in other processes; the
+two of the manifest exist in plain Parquet tables only."""
 
 hook: Callable[[str], None] | None = None
 

@@ -43,6 +43,10 @@ SLOW_PYTHON = "failed to connect back"
 started again from its checkpoint, this often."""
 
 
+NOT_READING = ("Initializing", "Getting offsets")
+"""How Spark's status of a query begins until its source has answered for the first time."""
+
+
 class StopRequested(Exception):
     """Raised in place of a batch that is not to begin."""
 
@@ -106,6 +110,8 @@ class Runner:
             flows = {flow.name: flow for flow in self._config.job.flows(self._inputs)}
             for name, flow in flows.items():
                 queries[name] = self._start(flow)
+                if len(queries) == 1 < len(flows):
+                    wait_for_source(queries[name])
             self._wait(queries, flows)
         finally:
             self._look(queries)
@@ -182,6 +188,18 @@ class Runner:
         for query in queries:
             with contextlib.suppress(Exception):
                 query.stop()
+
+
+def wait_for_source(query: StreamingQuery) -> None:
+    """Until the first source of a session has started, a second one may not start.
+
+    Spark keeps one map of variables for all sources of a kind in a session, and each adds to it as it starts, with no
+    lock: two that do so at the same moment can leave the map broken, and every later batch "not serializable". A source
+    that starts later finds all names there and changes nothing.
+    """
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while query.isActive and query.status["message"].startswith(NOT_READING) and time.monotonic() < deadline:
+        time.sleep(POLL_SECONDS)
 
 
 def _slow(queries: dict[str, StreamingQuery]) -> list[str]:
