@@ -58,7 +58,7 @@ run: $(VENV)/.run  ## start a broker on 127.0.0.1:9092 that keeps its data in ./
 
 test: $(VENV)/.dev  ## check the style, the types and the layers, then run all tests
 	@$(MAKE) --no-print-directory check
-	$(BIN)/pytest --ignore=tests/interop --numprocesses=2 --dist=loadgroup
+	$(BIN)/pytest --ignore=tests/interop --numprocesses=2 --dist=loadfile --no-loadscope-reorder
 
 check: $(VENV)/.dev  ## check the style, the types and the layers
 	$(BIN)/ruff check .

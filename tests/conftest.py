@@ -46,13 +46,7 @@ def own_broker() -> Iterator[OwnBroker]:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Against another peer only the tests on the shared cluster say anything.
-
-    `make test` works in two processes: a file stays in one of them, and so do all tests that share a session of Spark.
-    """
-    for item in items:
-        shares_spark = "spark" in getattr(item, "fixturenames", ())
-        item.add_marker(pytest.mark.xdist_group("spark" if shares_spark else str(item.path)))
+    """Against another peer only the tests on the shared cluster say anything."""
     if PEER == "tidemill":
         return
     kept = [item for item in items if "cluster" in getattr(item, "fixturenames", ())]
