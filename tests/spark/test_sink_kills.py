@@ -24,12 +24,5 @@ def test_everything_is_copied_once_whoever_is_killed(own_broker: OwnBroker, tmp_
         copies.plan.add(2, step, "self")
         copies.plan.add(3, step, "broker")
     copies.produce(batches=2)
-    copies.plan.name_broker(broker.pid)
-
-    def restart_the_broker() -> None:
-        if not broker.is_running:
-            broker.restart()
-            copies.plan.name_broker(broker.pid)
-
-    copies.finish(tasks=3, meanwhile=restart_the_broker)
+    copies.finish(tasks=3, meanwhile=lambda: copies.plan.kill_broker(broker))
     copies.check()

@@ -76,11 +76,10 @@ def test_a_driver_killed_at_any_step_and_restarted_with_other_tasks(
 
 def test_a_broker_killed_at_any_step(broker: SubprocessBroker, room: Room, query: str) -> None:
     for batch, step in enumerate(STEPS_OF_A_BATCH):
-        room.plan.name_broker(broker.pid)
         room.plan.add(batch, step, "broker")
         driver = room.start(query, batch, **STAGED_IN_TOPIC)
-        wait_until(lambda: not broker.is_running, f"the broker killed at {step}")
-        broker.restart()
+        wait_until(lambda: room.plan.is_broker_to_die, f"a driver at {step}")
+        room.plan.kill_broker(broker)
         assert room.drivers.wait(driver) == 0, step
     assert room.committed() == expected_values(query, range(len(STEPS_OF_A_BATCH)), ROWS)
 

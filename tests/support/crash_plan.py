@@ -6,7 +6,7 @@ Both say when they reach a step: the sink to its log (`tidemill.spark.sink.steps
 
     self      kill -9 of the process itself: a Python worker, or the process in which a batch is committed
     workers   kill -9 of every Python worker of the driver, at work or not
-    broker    kill -9 of the process in `broker.pid`; while there is no such file, wait for the next broker
+    broker    stay at this step until the test, which calls `kill_broker` over and over, has killed the broker
     pause     stay at this step, so that somebody else can kill the driver or overtake it, until `resume` exists
 
 The count is the number of the batch for the sink, and for the lake how often this thread has reached the step.
@@ -22,9 +22,12 @@ import signal
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from tidemill.testing import SubprocessBroker
 
 PLAN_VARIABLE = "TIDEMILL_CRASH_PLAN"
 PAUSE_SECONDS = 600.0
@@ -45,7 +48,8 @@ class CrashPlan:
 
     @property
     def pending(self) -> list[str]:
-        return sorted(path.name for path in self.folder.glob("*.*.*"))
+        """The crashes that have not happened, and the processes at a step where the broker is yet to die."""
+        return sorted(path.name for name in ("*.*.*", "broker.*") for path in self.folder.glob(name))
 
     def environment(self) -> dict[str, str]:
         """For a driver whose Python processes carry this plan out."""
@@ -55,11 +59,15 @@ class CrashPlan:
 
     # -- for the test -----------------------------------------------------------------------------------------
 
-    def name_broker(self, pid: int) -> None:
-        """The broker that may be killed next."""
-        unfinished = self.folder / "broker"
-        unfinished.write_text(str(pid))
-        unfinished.rename(self.folder / "broker.pid")
+    def kill_broker(self, broker: SubprocessBroker) -> None:
+        """kill -9 of the broker, and a restart, for each process that has come to a step where it is to die.
+
+        Here and not there: that process may itself be killed before it gets to it.
+        """
+        for waiting in self.folder.glob("broker.*"):
+            broker.kill()
+            waiting.unlink()
+            broker.restart()
 
     def kill_driver(self) -> None:
         """kill -9 of the driver, of its JVM, and of whoever stands still at a step."""
@@ -70,6 +78,10 @@ class CrashPlan:
     @property
     def is_paused(self) -> bool:
         return any(self.folder.glob("pause.*"))
+
+    @property
+    def is_broker_to_die(self) -> bool:
+        return any(self.folder.glob("broker.*"))
 
     def resume(self) -> None:
         (self.folder / "resume").touch()
@@ -104,17 +116,10 @@ class CrashPlan:
             _kill(pid)
 
     def _broker(self, mine: Path) -> None:
-        named = self.folder / "broker.pid"
-        while not mine.read_text():
-            with contextlib.suppress(FileNotFoundError):
-                named.rename(mine)
-            time.sleep(POLL_SECONDS)
-        _kill(int(mine.read_text()))
+        _stay_while(mine.exists)
 
     def _pause(self, mine: Path) -> None:
-        deadline = time.monotonic() + PAUSE_SECONDS
-        while not (self.folder / "resume").exists() and time.monotonic() < deadline:
-            time.sleep(POLL_SECONDS)
+        _stay_while(lambda: not (self.folder / "resume").exists())
 
 
 class _SinkSteps(logging.Handler):
@@ -160,6 +165,12 @@ def _is_daemon(pid: int) -> bool:
     with contextlib.suppress(OSError):
         return b"pyspark.daemon" in Path(f"/proc/{pid}/cmdline").read_bytes()
     return False
+
+
+def _stay_while(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + PAUSE_SECONDS
+    while condition() and time.monotonic() < deadline:
+        time.sleep(POLL_SECONDS)
 
 
 def _kill(pid: int) -> None:

@@ -72,7 +72,6 @@ class Archives:
         for step in self._steps:
             self.plan.add(1, step, "self" if step in TASK_STEPS else "workers")
             self.plan.add(2, step, "broker")
-        self.plan.name_broker(self._broker.pid)
         driver = self._start()
         self._wait(driver, lambda: driver.poll() is not None)
         assert driver.returncode == 0, self._tail()
@@ -96,9 +95,7 @@ class Archives:
 
     def _wait(self, driver: subprocess.Popen[bytes], condition: Callable[[], bool]) -> None:
         def holds() -> bool:
-            if not self._broker.is_running:
-                self._broker.restart()
-                self.plan.name_broker(self._broker.pid)
+            self.plan.kill_broker(self._broker)
             has_ended = driver.poll() is not None
             assert condition() or not has_ended, self._tail()
             return condition()
