@@ -74,9 +74,15 @@ def write(copy: Copy, batch: DataFrame, number: int, options: dict[str, str]) ->
 def main(copy: Copy) -> None:
     from spark_sessions import quick_session
 
+    from tidemill.spark.pipeline.runner import wait_for_source
+
     spark = quick_session("local[4,4]")
     CrashPlan(Path(copy.plan)).name_driver(spark)
-    queries = {target: start_query(spark, copy, target) for target in [*copy.targets, copy.by_hand]}
+    queries: dict[str, StreamingQuery] = {}
+    for target in [*copy.targets, copy.by_hand]:
+        queries[target] = start_query(spark, copy, target)
+        if len(queries) == 1:
+            wait_for_source(queries[target])
     restarts = 0
     while queries:
         for target, query in [each for each in queries.items() if not each[1].isActive]:
