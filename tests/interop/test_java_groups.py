@@ -12,7 +12,10 @@ from clients import CONFLUENT, Sent
 from cluster_under_test import Cluster
 from kafka_tools import java_program, kafka_tool
 
-ASSIGNORS = ("RangeAssignor", "RoundRobinAssignor", "StickyAssignor", "CooperativeStickyAssignor")
+CLASSIC_ASSIGNORS = ("RangeAssignor", "RoundRobinAssignor", "StickyAssignor", "CooperativeStickyAssignor")
+ASSIGNORS = tuple(f"org.apache.kafka.clients.consumer.{name}" for name in CLASSIC_ASSIGNORS)
+REMOTE_ASSIGNORS = ("uniform", "range")
+"""Of the broker: with them the consumer speaks the newer protocol (KIP-848)."""
 PARTITIONS = 4
 COUNT = 500
 
@@ -37,14 +40,25 @@ def events(text: str, name: str) -> list[dict[str, Any]]:
     return [event for event in found if event["name"] == name]
 
 
-@pytest.mark.parametrize("assignor", ASSIGNORS)
+@pytest.mark.parametrize("assignor", ASSIGNORS + REMOTE_ASSIGNORS)
 def test_the_java_consumer(cluster: Cluster, group: str, filled: str, assignor: str) -> None:
-    strategy = f"org.apache.kafka.clients.consumer.{assignor}"
     text = java_program(
-        "GroupClient", cluster.bootstrap, filled, group, strategy, str(PARTITIONS), str(PARTITIONS * COUNT)
+        "GroupClient", cluster.bootstrap, filled, group, assignor, str(PARTITIONS), str(PARTITIONS * COUNT)
     )
     assert f"shared and read {PARTITIONS * COUNT}\n" in text
     assert f"left with {PARTITIONS} partitions\ncommitted {COUNT}\nafter seek 0\n" in text
+
+
+def test_the_java_consumer_with_a_pattern(cluster: Cluster, group: str) -> None:
+    prefix = f"pattern-{uuid.uuid4().hex[:12]}"
+    text = java_program("PatternClient", cluster.bootstrap, group, prefix)
+    steps = [line for line in text.splitlines() if line.startswith(("began", "went", "ended", "refused"))]
+    assert steps == [
+        f"began with [{prefix}-one]",
+        f"went on with [{prefix}-one, {prefix}-two]",
+        f"ended with [{prefix}-two]",
+        "refused",
+    ], text
 
 
 def test_consumer_performance(cluster: Cluster, group: str, filled: str) -> None:

@@ -70,10 +70,15 @@ public final class GroupClient {
         Properties settings = new Properties();
         settings.put("bootstrap.servers", arguments[0]);
         settings.put("group.id", arguments[2]);
-        settings.put("partition.assignment.strategy", arguments[3]);
         settings.put("auto.offset.reset", "earliest");
         settings.put("enable.auto.commit", "false");
-        settings.put("heartbeat.interval.ms", "300");
+        if (arguments[3].contains(".")) { // a class of this client; the broker's assignors have plain names
+            settings.put("partition.assignment.strategy", arguments[3]);
+            settings.put("heartbeat.interval.ms", "300");
+        } else {
+            settings.put("group.protocol", "consumer");
+            settings.put("group.remote.assignor", arguments[3]);
+        }
         settings.put("key.deserializer", StringDeserializer.class.getName());
         settings.put("value.deserializer", StringDeserializer.class.getName());
         KafkaConsumer<String, String> made = new KafkaConsumer<>(settings);
