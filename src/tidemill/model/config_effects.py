@@ -23,6 +23,7 @@ _NO_QUOTAS = "no quotas yet"
 _ONE_LOOP = "one event loop does the work of these threads"
 _NO_METRICS = "no metrics yet"
 _NO_TIERS = "no tiered storage"
+_ASSIGNED_AT_ONCE = "a group is assigned anew with each change, not once in an interval"
 
 WITHOUT_EFFECT: dict[str, str] = {
     "auto.leader.rebalance.enable": _ONE_BROKER,
@@ -31,6 +32,7 @@ WITHOUT_EFFECT: dict[str, str] = {
     "broker.session.timeout.ms": _QUORUM_OF_ONE,
     "connection.failed.authentication.delay.ms": _NO_SASL,
     "connections.max.reauth.ms": _NO_SASL,
+    "consumer.assignment.interval.ms": _ASSIGNED_AT_ONCE,
     "controlled.shutdown.enable": _ONE_BROKER,
     "controller.listener.names": _QUORUM_OF_ONE,
     "controller.quorum.*": _QUORUM_OF_ONE,
@@ -38,10 +40,18 @@ WITHOUT_EFFECT: dict[str, str] = {
     "controller.socket.timeout.ms": _QUORUM_OF_ONE,
     "early.start.listeners": _NO_SASL,
     "follower.replication.throttled.replicas": _ONE_BROKER,
+    "group.consumer.assignment.interval.ms": _ASSIGNED_AT_ONCE,
+    "group.consumer.max.assignment.interval.ms": _ASSIGNED_AT_ONCE,
+    "group.consumer.min.assignment.interval.ms": _ASSIGNED_AT_ONCE,
+    "group.consumer.regex.refresh.interval.ms": "patterns are resolved again whenever topics come or go",
     "group.coordinator.append.linger.ms": "records are appended at once",
+    "group.coordinator.background.threads": _ONE_LOOP,
     "group.coordinator.cached.buffer.max.bytes": "no buffer is kept",
     "group.coordinator.rebalance.protocols": "classic, consumer and share groups are always on",
     "group.coordinator.threads": _ONE_LOOP,
+    "group.share.assignment.interval.ms": _ASSIGNED_AT_ONCE,
+    "group.share.max.assignment.interval.ms": _ASSIGNED_AT_ONCE,
+    "group.share.min.assignment.interval.ms": _ASSIGNED_AT_ONCE,
     "inter.broker.listener.name": _ONE_BROKER,
     "leader.imbalance.check.interval.seconds": _ONE_BROKER,
     "leader.replication.throttled.replicas": _ONE_BROKER,
@@ -50,6 +60,7 @@ WITHOUT_EFFECT: dict[str, str] = {
     "log.cleaner.threads": "one log is compacted at a time",
     "log.dir.failure.timeout.ms": "a failed directory is reported at once",
     "log.flush.start.offset.checkpoint.interval.ms": "written with log.flush.offset.checkpoint.interval.ms",
+    "log.preallocate": "files grow as they are written",
     "metadata.max.idle.interval.ms": _QUORUM_OF_ONE,
     "metadata.max.retention.*": "the two newest snapshots are kept, and the log behind them",
     "metric.reporters": _NO_METRICS,
@@ -60,7 +71,6 @@ WITHOUT_EFFECT: dict[str, str] = {
     "num.replica.fetchers": _ONE_BROKER,
     "offsets.load.buffer.size": "a partition is loaded in pieces of a fixed size",
     "preallocate": "files grow as they are written",
-    "log.preallocate": "files grow as they are written",
     "principal.builder.class": _NO_SASL,
     "process.roles": "always broker and controller",
     "producer.id.expiration.check.interval.ms": "expired producers go with each pass of the retention",
@@ -71,6 +81,7 @@ WITHOUT_EFFECT: dict[str, str] = {
     "request.timeout.ms": _ONE_BROKER,
     "sasl.*": _NO_SASL,
     "security.inter.broker.protocol": _ONE_BROKER,
+    "share.assignment.interval.ms": _ASSIGNED_AT_ONCE,
     "share.coordinator.append.linger.ms": "records are appended at once",
     "share.coordinator.load.buffer.size": "a partition is loaded in pieces of a fixed size",
     "share.coordinator.threads": _ONE_LOOP,

@@ -68,10 +68,14 @@ def _key(name: str, type_: ConfigType, default: Value, rule: Rule | None, docume
 
 # fmt: off
 _KEYS = (
+    _key("consumer.assignment.interval.ms", INT, 1000, at_least(0),
+         "Least time between two assignments of this consumer group."),
     _key("consumer.heartbeat.interval.ms", INT, 5000, at_least(1),
          "Heartbeat interval that members of this consumer group are told."),
     _key("consumer.session.timeout.ms", INT, 45_000, at_least(1),
          "A member of this consumer group without heartbeat for this long is removed."),
+    _key("share.assignment.interval.ms", INT, 1000, at_least(0),
+         "Least time between two assignments of this share group."),
     _key("share.auto.offset.reset", STRING, "latest", _reset_strategy,
          "Where a share group begins to read a partition: earliest, latest or by_duration:<ISO 8601 duration>."),
     _key("share.delivery.count.limit", INT, 5, between(2, 10),

@@ -41,7 +41,7 @@ def is_read(name: str) -> bool:
     )
 
 
-@pytest.mark.parametrize("name", sorted({*BROKER_CONFIGS, *TOPIC_CONFIGS}))
+@pytest.mark.parametrize("name", sorted({*BROKER_CONFIGS, *TOPIC_CONFIGS, *GROUP_CONFIGS}))
 def test_a_setting_has_an_effect_or_a_reason_to_have_none(name: str) -> None:
     assert is_read(name) or why_without_effect(name), f"{name} is accepted, read nowhere, and not listed"
 
