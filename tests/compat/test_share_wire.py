@@ -25,6 +25,7 @@ from tidemill.wire.messages.delete_records import (
 INITIAL, FINAL = 0, -1
 LONG_MS = 12_000
 """Of a fetch that is answered before its time, or the test fails."""
+HIDDEN_BATCHES = 40
 
 
 class Share:
@@ -134,6 +135,21 @@ def test_a_group_begins_at_the_end_unless_it_says_otherwise(cluster: Cluster) ->
         assert member.acquire(max_wait_ms=5000) == "5-9 x1"
 
 
+@pytest.mark.parametrize("compression", ["none", "zstd"])
+def test_a_group_begins_some_time_ago(cluster: Cluster, compression: str) -> None:
+    share = Share(cluster, share_auto_offset_reset="by_duration:PT1H")
+    producer = Producer(
+        {"bootstrap.servers": cluster.bootstrap, "compression.type": compression, "linger.ms": 100}
+    )
+    now_ms = int(time.time() * 1000)
+    for hours_ago in (5, 4, 3, 0.5, 0.2):
+        producer.produce(share.topic, b"x" * 100, timestamp=now_ms - int(hours_ago * 3_600_000))
+    producer.flush(20)
+    with share.member().connection as connection:
+        member = ShareMember(connection, share.group, share.topic)
+        assert offsets_of(acquire_soon(member)) == {3, 4}
+
+
 def test_records_that_the_log_lost_are_passed_over(share: Share, ann: ShareMember) -> None:
     share.fill(4)
     assert ann.acquire(max_records=5, max_wait_ms=5000) == "0-4 x1"
@@ -173,6 +189,29 @@ def test_aborted_records_and_markers(cluster: Cluster, level: str, delivered: se
     with share.member().connection as connection:
         member = ShareMember(connection, share.group, share.topic)
         assert offsets_of(member.acquire(max_wait_ms=5000)) - {2, 5} == delivered
+
+
+def test_a_fetch_goes_on_behind_what_nobody_may_see(cluster: Cluster) -> None:
+    """More slices with nothing but aborted records and markers than one fetch goes through, and none waits."""
+    share = Share(cluster, share_isolation_level="read_committed")
+    settings = {"bootstrap.servers": cluster.bootstrap, "transactional.id": share.group}
+    producer = Producer(settings)
+    producer.init_transactions(20)
+    for _ in range(HIDDEN_BATCHES // 2):
+        producer.begin_transaction()
+        producer.produce(share.topic, b"never seen")
+        producer.flush(20)
+        producer.abort_transaction(20)
+    share.fill(1, size=1)
+    with share.member().connection as connection:
+        member = ShareMember(connection, share.group, share.topic)
+        found: set[int] = set()
+        fetches = 0
+        while not found:
+            found = offsets_of(member.acquire(max_wait_ms=LONG_MS, max_bytes=1))
+            fetches += 1
+        assert HIDDEN_BATCHES in found
+        assert fetches < HIDDEN_BATCHES
 
 
 # -- waiting ----------------------------------------------------------------------------------------------

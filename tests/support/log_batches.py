@@ -8,6 +8,7 @@ from typing import Any
 from tidemill.ports.files import Files
 from tidemill.storage.config import LogConfig
 from tidemill.storage.log import AppendInfo, Log
+from tidemill.storage.timestamps import FoundTimestamp
 from tidemill.wire.batch import (
     CONTROL_MASK,
     TRANSACTIONAL_MASK,
@@ -107,3 +108,12 @@ def read_records(
                 if record.offset >= position
             ]
             position = header.last_offset + 1
+
+
+def offset_for_timestamp(log: Log, timestamp: int) -> FoundTimestamp | None:
+    """The first message whose timestamp is at least this, as `api.timestamps` finds it, without a loop."""
+    batch = log.batch_for_timestamp(timestamp)
+    found = None
+    while batch is not None and (found := batch.first_from(timestamp)) is None:
+        batch = log.batch_for_timestamp(timestamp, batch.header.last_offset + 1)
+    return found

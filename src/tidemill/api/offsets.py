@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 
 from tidemill.api.context import RequestContext
 from tidemill.api.services import Services
+from tidemill.api.timestamps import find_by_time, find_from_batch
 from tidemill.model.errors import ApiError, ErrorCode
 from tidemill.model.ids import TopicPartition
 from tidemill.replication.partition import Partition
-from tidemill.storage.timestamps import TimestampedBatch
 from tidemill.wire.messages.delete_records import (
     DeleteRecordsPartitionResult,
     DeleteRecordsRequest,
@@ -176,22 +175,10 @@ def _find(partition: Partition, asked: ListOffsetsPartition, committed_only: boo
 async def _find_by_time(
     partition: Partition, asked: ListOffsetsPartition, committed_only: bool, replica_id: int
 ) -> Found:
-    """The search holds up the loop for one walk in an index; what must be unpacked is unpacked in a thread."""
     log = partition.leader_log(asked.current_leader_epoch)
-    timestamp = asked.timestamp
-    if timestamp == MAX_TIMESTAMP:
+    if asked.timestamp == MAX_TIMESTAMP:
         batch = log.batch_of_max_timestamp()
-        timestamp = batch.header.max_timestamp if batch is not None else timestamp
+        found = batch and await find_from_batch(log, batch.header.max_timestamp, batch)
     else:
-        batch = log.batch_for_timestamp(timestamp)
-    found = None
-    while batch is not None and (found := await _look_into(batch, timestamp)) is None:
-        batch = log.batch_for_timestamp(timestamp, batch.header.last_offset + 1)
+        found = await find_by_time(log, asked.timestamp)
     return found if found and found[1] < partition.visible_end(committed_only, replica_id) else NOTHING
-
-
-async def _look_into(batch: TimestampedBatch, timestamp: int) -> Found | None:
-    if batch.is_large:
-        return await asyncio.to_thread(batch.first_from, timestamp)
-    await asyncio.sleep(0)
-    return batch.first_from(timestamp)

@@ -24,6 +24,9 @@ from tidemill.timing.purgatory import DelayedOperation
 from tidemill.wire.share_fetch_codec import ShareFetchResult
 
 Answer = dict[SharedPartition, ShareFetchResult]
+MOST_SLICES = 8
+"""Of each partition, without a record for anybody (markers, aborted, compacted away): then the fetch is answered with
+nothing, and goes on when its client asks again. Others have their turn in between."""
 
 
 class ShareFetchCriteria(NamedTuple):
@@ -40,6 +43,7 @@ class DelayedShareFetch(DelayedOperation):
         "_answer",
         "_clock",
         "_criteria",
+        "_is_tired",
         "_led",
         "_partitions",
         "_replicas",
@@ -64,6 +68,7 @@ class DelayedShareFetch(DelayedOperation):
         self._led = led
         self._respond = respond
         self._answer: Answer = {}
+        self._is_tired = False
         self.is_abandoned = False
 
     @property
@@ -77,18 +82,29 @@ class DelayedShareFetch(DelayedOperation):
 
     def try_complete(self) -> bool:
         self._answer = self._collect(self._criteria.min_bytes)
-        return bool(self._answer) and self.force_complete()
+        return (bool(self._answer) or self._is_tired) and self.force_complete()
 
     def on_complete(self) -> None:
-        if not self.is_abandoned:
-            self._respond(self._answer or self._collect(0))
+        if self.is_abandoned:
+            return
+        if not self._answer and not self._is_tired:
+            self._answer = self._collect(0)
+        self._respond(self._answer)
 
     def _collect(self, min_bytes: int) -> Answer:
-        """What there is, or nothing if it is too little."""
-        answer: Answer = {}
-        readable = self._find(answer)
-        if not answer and sum(found.records.length for found in readable) < min_bytes:
-            return {}
+        """What there is, or nothing if it is too little; what nobody may see is passed over."""
+        for _ in range(MOST_SLICES):
+            answer: Answer = {}
+            readable = self._find(answer)
+            if not answer and sum(found.records.length for found in readable) < min_bytes:
+                return {}
+            self._acquire(readable, answer)
+            if answer or not any(found.is_behind for found in readable):
+                return answer
+        self._is_tired = True
+        return {}
+
+    def _acquire(self, readable: list[Readable], answer: Answer) -> None:
         now_ms = self._clock.monotonic_ms()
         wish = self._criteria.wish
         for found in readable:
@@ -102,7 +118,6 @@ class DelayedShareFetch(DelayedOperation):
             )
             if wish.max_records <= 0:
                 break
-        return answer
 
     def _find(self, answer: Answer) -> list[Readable]:
         """Each partition gets its part of the bytes; only the first may exceed it by a large batch."""

@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from typing import Any
 
 from tidemill.api.share_group_settings import ShareGroupSettings
@@ -37,7 +37,7 @@ logger = logging.getLogger(__name__)
 
 Settings = Callable[[str], ShareGroupSettings]
 """Of a group, by its id, as they are now."""
-InitialOffset = Callable[[TopicPartition, ShareGroupSettings], int]
+InitialOffset = Callable[[TopicPartition, ShareGroupSettings], Awaitable[int]]
 """Where a group begins that never read this partition."""
 Result = asyncio.Future[ApiError | None]
 
@@ -116,7 +116,7 @@ class SharePartitions:
             state = await self._persister.read(led.key, led.leader_epoch)
             start = state.start_offset
             if start < 0:
-                start = self._initial_offset(led.where, self.settings(led.key.group_id))
+                start = await self._initial_offset(led.where, self.settings(led.key.group_id))
             led.state_epoch = state.state_epoch
             led.core = SharePartition.load(start, state.batches)
         except Exception as error:

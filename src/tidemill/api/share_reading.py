@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 from tidemill.api.share_group_settings import ShareGroupSettings
 from tidemill.api.share_partitions import LedPartition
+from tidemill.api.timestamps import find_by_time
 from tidemill.coordination.share.partition_contract import AcquiredRange, FetchedBatch, Wish
 from tidemill.model.errors import ApiError, ErrorCode
 from tidemill.model.group_configs import reset_duration_ms
@@ -33,6 +34,11 @@ class Readable(NamedTuple):
     fetch_offset: int
     records: LogSlice
     aborted: list[AbortedTransaction]
+
+    @property
+    def is_behind(self) -> bool:
+        """The share partition has gone on since, and reads elsewhere next."""
+        return self.led.core is not None and self.led.core.next_fetch_offset > self.fetch_offset
 
 
 class Acquired(NamedTuple):
@@ -115,7 +121,7 @@ def _is_aborted(header: BatchHeader, aborted: list[AbortedTransaction]) -> bool:
     )
 
 
-def initial_offset(
+async def initial_offset(
     replicas: ReplicaManager, where: TopicPartition, settings: ShareGroupSettings, wall_ms: int
 ) -> int:
     """Where a group begins that has no state yet: `share.auto.offset.reset`."""
@@ -126,5 +132,7 @@ def initial_offset(
     if settings.reset == "earliest":
         return log.log_start_offset
     back_ms = reset_duration_ms(settings.reset)
-    found = log.offset_for_timestamp(wall_ms - back_ms) if back_ms is not None else None
-    return min(found[1], partition.high_watermark) if found is not None else partition.high_watermark
+    if back_ms is None:
+        return partition.high_watermark
+    found = await find_by_time(log, wall_ms - back_ms)
+    return partition.high_watermark if found is None else min(found[1], partition.high_watermark)

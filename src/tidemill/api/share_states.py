@@ -6,7 +6,7 @@ All five have the same shape: topics with partitions, and for each partition an 
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar
 
 from tidemill.api.context import RequestContext
@@ -43,8 +43,10 @@ from tidemill.wire.messages.write_share_group_state import (
 from tidemill.wire.schema import Message
 
 R = TypeVar("R", bound=Message)
-Ask = Callable[[SharePartitionKey, Any, Any], Awaitable[None]]
-"""Does what is asked for one partition (the second argument) and fills in its result (the third)."""
+Facts = dict[str, Any]
+"""Fields of a partition's result, beyond its error."""
+Ask = Callable[[SharePartitionKey, Any], Awaitable[Facts | None]]
+"""Does what is asked for one partition (the second argument)."""
 
 
 class ShareStateApi:
@@ -54,77 +56,78 @@ class ShareStateApi:
     async def initialize(
         self, context: RequestContext, request: InitializeShareGroupStateRequest
     ) -> InitializeShareGroupStateResponse:
-        async def ask(key: SharePartitionKey, asked: Any, answer: Any) -> None:
-            await self._persister.initialize(key, asked.state_epoch, asked.start_offset)
-
-        messages = initialize_share_group_state
-        results = await _answers(request, messages.InitializeStateResult, messages.PartitionResult, ask)
-        return InitializeShareGroupStateResponse(results=results)
+        return await _answer(
+            request, InitializeShareGroupStateResponse,
+            initialize_share_group_state.InitializeStateResult, initialize_share_group_state.PartitionResult,
+            lambda key, asked: self._persister.initialize(key, asked.state_epoch, asked.start_offset),
+        )  # fmt: skip
 
     async def read(
         self, context: RequestContext, request: ReadShareGroupStateRequest
     ) -> ReadShareGroupStateResponse:
-        async def ask(key: SharePartitionKey, asked: Any, answer: Any) -> None:
-            state = await self._persister.read(key, asked.leader_epoch)
-            answer.state_epoch, answer.start_offset = state.state_epoch, state.start_offset
-            answer.state_batches = [messages.StateBatch(**batch._asdict()) for batch in state.batches]
-
-        messages = read_share_group_state
-        results = await _answers(request, messages.ReadStateResult, messages.PartitionResult, ask)
-        return ReadShareGroupStateResponse(results=results)
+        return await _answer(
+            request, ReadShareGroupStateResponse,
+            read_share_group_state.ReadStateResult, read_share_group_state.PartitionResult, self._read,
+        )  # fmt: skip
 
     async def write(
         self, context: RequestContext, request: WriteShareGroupStateRequest
     ) -> WriteShareGroupStateResponse:
-        async def ask(key: SharePartitionKey, asked: Any, answer: Any) -> None:
-            await self._persister.write(key, _change(asked))
-
-        messages = write_share_group_state
-        results = await _answers(request, messages.WriteStateResult, messages.PartitionResult, ask)
-        return WriteShareGroupStateResponse(results=results)
+        return await _answer(
+            request, WriteShareGroupStateResponse,
+            write_share_group_state.WriteStateResult, write_share_group_state.PartitionResult,
+            lambda key, asked: self._persister.write(key, _change(asked)),
+        )  # fmt: skip
 
     async def delete(
         self, context: RequestContext, request: DeleteShareGroupStateRequest
     ) -> DeleteShareGroupStateResponse:
-        async def ask(key: SharePartitionKey, asked: Any, answer: Any) -> None:
-            await self._persister.delete(key)
-
-        messages = delete_share_group_state
-        results = await _answers(request, messages.DeleteStateResult, messages.PartitionResult, ask)
-        return DeleteShareGroupStateResponse(results=results)
+        return await _answer(
+            request, DeleteShareGroupStateResponse,
+            delete_share_group_state.DeleteStateResult, delete_share_group_state.PartitionResult,
+            lambda key, asked: self._persister.delete(key),
+        )  # fmt: skip
 
     async def summarize(
         self, context: RequestContext, request: ReadShareGroupStateSummaryRequest
     ) -> ReadShareGroupStateSummaryResponse:
-        async def ask(key: SharePartitionKey, asked: Any, answer: Any) -> None:
-            summary = await self._persister.summary(key, asked.leader_epoch)
-            vars(answer).update(summary._asdict())
+        return await _answer(
+            request, ReadShareGroupStateSummaryResponse,
+            read_share_group_state_summary.ReadStateSummaryResult,
+            read_share_group_state_summary.PartitionResult, self._summary,
+        )  # fmt: skip
 
-        messages = read_share_group_state_summary
-        results = await _answers(request, messages.ReadStateSummaryResult, messages.PartitionResult, ask)
-        return ReadShareGroupStateSummaryResponse(results=results)
+    async def _read(self, key: SharePartitionKey, asked: Any) -> Facts:
+        state = await self._persister.read(key, asked.leader_epoch)
+        batches = [read_share_group_state.StateBatch(**batch._asdict()) for batch in state.batches]
+        return {
+            "state_epoch": state.state_epoch,
+            "start_offset": state.start_offset,
+            "state_batches": batches,
+        }
+
+    async def _summary(self, key: SharePartitionKey, asked: Any) -> Facts:
+        return (await self._persister.summary(key, asked.leader_epoch))._asdict()
 
 
-async def _answers(request: Any, topic_class: type[R], partition_class: type[Message], ask: Ask) -> list[R]:
-    results = []
+async def _answer(
+    request: Any, response_class: type[R], topic_class: type[Message], result_class: type[Message], ask: Ask
+) -> R:
+    topics = []
     for topic in request.topics:
-        answers = await _partitions(request.group_id, topic.topic_id, topic.partitions, partition_class, ask)
-        results.append(topic_class(topic_id=topic.topic_id, partitions=answers))
-    return results
+        results = []
+        for asked in topic.partitions:
+            key = SharePartitionKey(request.group_id, topic.topic_id, asked.partition)
+            results.append(result_class(partition=asked.partition, **await _outcome(ask, key, asked)))
+        topics.append(topic_class(topic_id=topic.topic_id, partitions=results))
+    return response_class(results=topics)
 
 
-async def _partitions(
-    group_id: str, topic_id: bytes, partitions: Iterable[Any], partition_class: type[Message], ask: Ask
-) -> list[Message]:
-    answers = []
-    for asked in partitions:
-        answer: Any = partition_class(partition=asked.partition)
-        try:
-            await ask(SharePartitionKey(group_id, topic_id, asked.partition), asked, answer)
-        except ApiError as error:
-            answer.error_code, answer.error_message = error.code, error.message or None
-        answers.append(answer)
-    return answers
+async def _outcome(ask: Ask, key: SharePartitionKey, asked: Any) -> Facts:
+    try:
+        return await ask(key, asked) or {}
+    except ApiError as error:
+        return {"error_code": error.code, "error_message": error.message or None}
 
 
 def _change(asked: write_share_group_state.PartitionData) -> StateWrite:

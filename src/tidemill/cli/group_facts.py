@@ -36,17 +36,25 @@ class PartitionFacts(NamedTuple):
     client: str
     host: str
 
-    def as_row(self) -> list[object]:
-        return ["-" if cell is None or cell == "" else cell for cell in self]
+
+class SharePartitionFacts(NamedTuple):
+    topic: str
+    partition: int
+    start: int | None
+    lag: int | None
+    members: str
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class GroupFacts:
+    """Of a group of any type; what is known of a partition depends on it."""
+
     group: str
+    type: str
     state: str
     assignor: str
     members: list[dict[str, Any]]
-    partitions: list[PartitionFacts]
+    partitions: list[PartitionFacts] | list[SharePartitionFacts]
 
     def as_json(self) -> dict[str, Any]:
         partitions = [partition._asdict() for partition in self.partitions]
@@ -80,6 +88,7 @@ def describe_group(connection: Connection, name: str) -> GroupFacts:
     ends = find_offsets(connection, admin, sorted(committed.keys() | owners.keys()), offset_spec().latest())
     return GroupFacts(
         name,
+        described.type.name.lower(),
         state,
         described.partition_assignor or "",
         [_member(member) for member in described.members],

@@ -12,15 +12,16 @@ from tidemill.cli.connection import (
     with_connection,
 )
 from tidemill.cli.errors import CommandError
-from tidemill.cli.group_facts import GroupFacts, PartitionFacts, describe_group, group_summaries
+from tidemill.cli.group_facts import (
+    GroupFacts,
+    PartitionFacts,
+    SharePartitionFacts,
+    describe_group,
+    group_summaries,
+)
 from tidemill.cli.group_reset import Goal, Move, Target, carry_out, plan
 from tidemill.cli.output import confirm_deletion, print_json, print_rows, print_table, remark
-from tidemill.cli.share_group_facts import (
-    ShareGroupFacts,
-    SharePartitionFacts,
-    describe_share_group,
-    share_group_summaries,
-)
+from tidemill.cli.share_group_facts import SHARE, describe_share_group, share_group_summaries
 from tidemill.cli.times import parse_time_ms
 
 app = typer.Typer(
@@ -142,11 +143,14 @@ def _print_moves(moves: list[Move]) -> None:
     print_table(("topic", "partition", "committed", "new"), rows)
 
 
-def _print_group(fact: GroupFacts | ShareGroupFacts) -> None:
-    is_share = isinstance(fact, ShareGroupFacts)
+def _print_group(fact: GroupFacts) -> None:
+    is_share = fact.type == SHARE
     kind = "share group" if is_share else "group"
-    fields: tuple[str, ...] = SharePartitionFacts._fields if is_share else PartitionFacts._fields
+    fields = SharePartitionFacts._fields if is_share else PartitionFacts._fields
     assignor = f"  assignor {fact.assignor}" if fact.assignor else ""
     lag = sum(partition.lag or 0 for partition in fact.partitions)
     print(f"{kind} {fact.group}  state {fact.state}{assignor}  members {len(fact.members)}  lag {lag}")
-    print_table(fields, [partition.as_row() for partition in fact.partitions])
+    rows = [
+        ["-" if cell is None or cell == "" else cell for cell in partition] for partition in fact.partitions
+    ]
+    print_table(fields, rows)

@@ -9,12 +9,11 @@ want TLS or a login cannot be asked this way; there, share groups are not shown.
 
 from __future__ import annotations
 
-import dataclasses
-from typing import Any, NamedTuple
+from typing import Any
 
 from tidemill.cli.connection import Connection
 from tidemill.cli.errors import CommandError
-from tidemill.cli.group_facts import GroupSummary
+from tidemill.cli.group_facts import GroupFacts, GroupSummary, SharePartitionFacts
 from tidemill.cli.wire_connection import WireApi, WireCluster, speaks_plaintext
 from tidemill.model.errors import ErrorCode
 from tidemill.wire.messages.describe_share_group_offsets import (
@@ -30,36 +29,13 @@ from tidemill.wire.messages.share_group_describe import (
     ShareGroupDescribeResponse,
 )
 
+SHARE = "share"
 FIND_COORDINATOR = WireApi(10, "FindCoordinator", FindCoordinatorRequest, FindCoordinatorResponse)
 LIST_GROUPS = WireApi(16, "ListGroups", ListGroupsRequest, ListGroupsResponse)
 SHARE_DESCRIBE = WireApi(77, "ShareGroupDescribe", ShareGroupDescribeRequest, ShareGroupDescribeResponse)
 SHARE_OFFSETS = WireApi(
     90, "DescribeShareGroupOffsets", DescribeShareGroupOffsetsRequest, DescribeShareGroupOffsetsResponse
 )
-
-
-class SharePartitionFacts(NamedTuple):
-    topic: str
-    partition: int
-    start: int | None
-    lag: int | None
-    members: str
-
-    def as_row(self) -> list[object]:
-        return ["-" if cell is None or cell == "" else cell for cell in self]
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class ShareGroupFacts:
-    group: str
-    state: str
-    assignor: str
-    members: list[dict[str, Any]]
-    partitions: list[SharePartitionFacts]
-
-    def as_json(self) -> dict[str, Any]:
-        partitions = [partition._asdict() for partition in self.partitions]
-        return dataclasses.asdict(self) | {"type": "share", "partitions": partitions}
 
 
 def share_group_summaries(connection: Connection) -> list[GroupSummary]:
@@ -69,15 +45,15 @@ def share_group_summaries(connection: Connection) -> list[GroupSummary]:
     with WireCluster(connection) as cluster:
         if not cluster.knows(SHARE_DESCRIBE):
             return []
-        answers = cluster.ask_all(LIST_GROUPS, ListGroupsRequest(types_filter=["share"])).values()
+        answers = cluster.ask_all(LIST_GROUPS, ListGroupsRequest(types_filter=[SHARE])).values()
     return [
-        GroupSummary(group.group_id, group.group_state.lower(), "share")
+        GroupSummary(group.group_id, group.group_state.lower(), SHARE)
         for answer in answers
         for group in answer.groups
     ]
 
 
-def describe_share_group(connection: Connection, name: str) -> ShareGroupFacts | None:
+def describe_share_group(connection: Connection, name: str) -> GroupFacts | None:
     """None if there is no share group of this name."""
     if not speaks_plaintext(connection):
         return None
@@ -96,7 +72,7 @@ def describe_share_group(connection: Connection, name: str) -> ShareGroupFacts |
             raise CommandError(f"group {name}: {group.error_message or ErrorCode(group.error_code).name}")
         partitions = _partitions(cluster, coordinator.node_id, group)
     members = [_member(member) for member in group.members]
-    return ShareGroupFacts(name, group.group_state.lower(), group.assignor_name, members, partitions)
+    return GroupFacts(name, SHARE, group.group_state.lower(), group.assignor_name, members, partitions)
 
 
 def _partitions(cluster: WireCluster, broker: int, group: DescribedGroup) -> list[SharePartitionFacts]:

@@ -22,7 +22,7 @@ from tidemill.storage.log_state import LogSlice, LogState
 from tidemill.storage.producer_replay import checked_transactions
 from tidemill.storage.proof import Proof, require_no_hidden_batch
 from tidemill.storage.segment import LOG_SUFFIX, Segment
-from tidemill.storage.timestamps import FoundTimestamp, TimestampedBatch
+from tidemill.storage.timestamps import TimestampedBatch
 from tidemill.storage.transaction_index import AbortedTransaction, TransactionIndex
 from tidemill.wire.batch import HEADER_SIZE, LOG_OVERHEAD, BatchHeader, read_prefix
 
@@ -168,15 +168,6 @@ class ReadableLog(LogState):
             raise self._damaged(error) from error
 
     # -- by timestamp ---------------------------------------------------------------------------------
-
-    def offset_for_timestamp(self, timestamp: int) -> FoundTimestamp | None:
-        """The first message whose timestamp is at least this, from the log start on."""
-        batch = self.batch_for_timestamp(timestamp)
-        found = batch.first_from(timestamp) if batch is not None else None
-        if batch is not None and found is None:
-            batch = self.batch_for_timestamp(timestamp, batch.header.last_offset + 1)
-            found = batch.first_from(timestamp) if batch is not None else None
-        return found
 
     def batch_for_timestamp(self, timestamp: int, from_offset: int = 0) -> TimestampedBatch | None:
         """The first batch that holds, or claims to hold, such a message; looked into elsewhere, as it may be large."""

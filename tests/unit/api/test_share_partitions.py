@@ -47,6 +47,10 @@ class Waiting(DelayedOperation):
         """Nobody completes it."""
 
 
+async def begin_at_40(where: TopicPartition, settings: ShareGroupSettings) -> int:
+    return 40
+
+
 class Stage:
     """Everything around `SharePartitions`, with virtual time."""
 
@@ -57,7 +61,7 @@ class Stage:
         self.persister = MemoryPersister()
         self.persister.states[KEY] = ReadState(3, 0, ())
         self.partitions = SharePartitions(
-            self.persister, purgatory, self.wheel, self, lambda group_id: SETTINGS, lambda where, settings: 40
+            self.persister, purgatory, self.wheel, self, lambda group_id: SETTINGS, begin_at_40
         )
         self.waiting = Waiting()
         purgatory.try_complete_else_watch(self.waiting, [KEY], 1 << 40)

@@ -11,6 +11,7 @@ from log_batches import (
     append,
     append_values,
     data_batch,
+    offset_for_timestamp,
     open_log,
     producer_batch,
     read_bytes,
@@ -75,7 +76,7 @@ def test_append_time_replaces_the_producers() -> None:
     header = read_header(read_bytes(log, 0))
     assert header.is_log_append_time and header.max_timestamp == 777
     assert checksum(batch, 0, len(batch)) == header.crc
-    assert log.offset_for_timestamp(700) == (777, 0, 0)
+    assert offset_for_timestamp(log, 700) == (777, 0, 0)
 
 
 def test_a_batch_larger_than_a_segment_is_refused() -> None:
@@ -199,14 +200,14 @@ def test_offset_bound_reaches_the_end_of_a_slice() -> None:
 
 def test_the_first_message_at_or_after_a_timestamp() -> None:
     log = ten_batches()
-    assert log.offset_for_timestamp(0) == (1000, 0, 0)
-    assert log.offset_for_timestamp(1004) == (1004, 40, 0)
-    assert log.offset_for_timestamp(1009) == (1009, 90, 0)
-    assert log.offset_for_timestamp(1010) is None
+    assert offset_for_timestamp(log, 0) == (1000, 0, 0)
+    assert offset_for_timestamp(log, 1004) == (1004, 40, 0)
+    assert offset_for_timestamp(log, 1009) == (1009, 90, 0)
+    assert offset_for_timestamp(log, 1010) is None
     assert largest_timestamp(log) == (1009, 90, 0)
     log.update_high_watermark(100)
     log.increase_log_start_offset(55)
-    assert log.offset_for_timestamp(1000) == (1005, 55, 0)
+    assert offset_for_timestamp(log, 1000) == (1005, 55, 0)
 
 
 def test_timestamps_inside_batches_also_compressed_ones() -> None:
@@ -215,8 +216,8 @@ def test_timestamps_inside_batches_also_compressed_ones() -> None:
         plain = build_batch([Record(place, 100 * place + codec, None, b"v") for place in range(5)])
         header = read_header(plain)._replace(attributes=codec)
         append(log, encode_batch(header, compress(codec, bytes(plain[HEADER_SIZE:]))), epoch=3)
-    assert log.offset_for_timestamp(150) == (200, 2, 3)
-    assert log.offset_for_timestamp(401) == (401, 9, 3)
+    assert offset_for_timestamp(log, 150) == (200, 2, 3)
+    assert offset_for_timestamp(log, 401) == (401, 9, 3)
     assert largest_timestamp(log) == (401, 9, 3)
 
 
@@ -224,9 +225,9 @@ def test_out_of_order_timestamps_do_not_hide_messages() -> None:
     log = open_log(MemoryFiles(), SMALL)
     for timestamp in (500, 100, 900, 200, 300, 1000, 50):
         append(log, data_batch(5, timestamp=timestamp))
-    assert log.offset_for_timestamp(600) == (900, 10, 0)
-    assert log.offset_for_timestamp(901) == (1000, 25, 0)
-    assert log.offset_for_timestamp(150) == (500, 0, 0)
+    assert offset_for_timestamp(log, 600) == (900, 10, 0)
+    assert offset_for_timestamp(log, 901) == (1000, 25, 0)
+    assert offset_for_timestamp(log, 150) == (500, 0, 0)
 
 
 def test_a_batch_that_lies_about_its_timestamps_is_answered_as_a_whole() -> None:
@@ -236,13 +237,13 @@ def test_a_batch_that_lies_about_its_timestamps_is_answered_as_a_whole() -> None
         honest = data_batch(4, timestamp=100)
         header = read_header(honest)._replace(max_timestamp=900, attributes=GZIP)
         append(log, encode_batch(header, compress(GZIP, bytes(honest[HEADER_SIZE:]))))
-    assert log.offset_for_timestamp(500) == (900, 0, 0)
+    assert offset_for_timestamp(log, 500) == (900, 0, 0)
     assert log.batch_for_timestamp(500).is_large, "to be unpacked in a thread"
 
 
 def test_an_empty_log_knows_no_timestamps() -> None:
     log = open_log(MemoryFiles())
-    assert log.offset_for_timestamp(0) is None and largest_timestamp(log) is None
+    assert offset_for_timestamp(log, 0) is None and largest_timestamp(log) is None
 
 
 # -- rolling -------------------------------------------------------------------------------------------
@@ -541,5 +542,5 @@ def test_thousands_of_segments_need_few_handles() -> None:
         append(log, data_batch(1, timestamp=place))
     for offset in range(0, 300, 7):
         assert read_header(read_bytes(log, offset)).base_offset == offset
-        assert log.offset_for_timestamp(offset) == (offset, offset, 0)
+        assert offset_for_timestamp(log, offset) == (offset, offset, 0)
     assert len(log.segments) > 100 and len(open_files) <= 10

@@ -11,7 +11,7 @@ from typing import NamedTuple
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
-from log_batches import DIRECTORY, append, data_batch, open_log, read_bytes
+from log_batches import DIRECTORY, append, data_batch, offset_for_timestamp, open_log, read_bytes
 
 from tidemill.model.errors import ApiError
 from tidemill.ports.randomness import SeededRandomness
@@ -165,7 +165,7 @@ class LogMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.batches)
     @rule(timestamp=st.integers(0, 5001))
     def find_timestamp(self, timestamp: int) -> None:
-        found = self.log.offset_for_timestamp(timestamp)
+        found = offset_for_timestamp(self.log, timestamp)
         first = next((batch for batch in self.batches if batch.timestamp >= timestamp), None)
         if first is None:
             assert found is None

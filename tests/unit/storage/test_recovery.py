@@ -12,6 +12,7 @@ from log_batches import (
     append,
     data_batch,
     marker_batch,
+    offset_for_timestamp,
     open_log,
     producer_batch,
     read_records,
@@ -61,7 +62,7 @@ def check_same(log: Log, records: list[tuple[int, bytes | None]]) -> None:
     assert read_records(log) == records
     assert log.aborted_transactions(0, END) == [(7, 70, 80, 81)]
     assert log.end_offset_for_epoch(1) == (1, 70)
-    assert log.offset_for_timestamp(1005) == (1005, 25, 0)
+    assert offset_for_timestamp(log, 1005) == (1005, 25, 0)
 
 
 @pytest.mark.parametrize("recovery_point", [0, 33, END])

@@ -37,10 +37,10 @@ from tidemill.coordination.group.consumer_group import (
 )
 from tidemill.coordination.group.consumer_heartbeat import (
     advance_epoch,
-    cancel_timers,
     known_member,
     maybe_make_target,
     settle,
+    take_place,
 )
 from tidemill.coordination.group.consumer_migration import assignment_bytes, by_topic_id
 from tidemill.coordination.group.contract import (
@@ -50,7 +50,7 @@ from tidemill.coordination.group.contract import (
     RequestContext,
     Step,
 )
-from tidemill.coordination.group.modern import JOINING_EPOCH, Topics
+from tidemill.coordination.group.modern import Topics
 from tidemill.model.errors import ApiError, ErrorCode, MalformedMessage
 from tidemill.ports.randomness import Randomness
 from tidemill.wire.messages.heartbeat import HeartbeatRequest
@@ -130,19 +130,7 @@ class ClassicJoin:
         if self._request.member_id != NO_MEMBER_ID:
             return known_member(draft, member_id, instance_id)
         holder = draft.members.get(draft.group.instances.get(instance_id, ""))
-        return ConsumerMember(member_id) if holder is None else self._take_place(holder, member_id)
-
-    def _take_place(self, holder: ConsumerMember, member_id: str) -> ConsumerMember:
-        heir = dataclasses.replace(
-            holder,
-            member_id=member_id,
-            member_epoch=JOINING_EPOCH,
-            previous_member_epoch=JOINING_EPOCH,
-            pending_revocation={},
-        )
-        self._draft.replace(holder, heir)
-        cancel_timers(holder.member_id, self._draft)
-        return heir
+        return ConsumerMember(member_id) if holder is None else take_place(draft, holder, member_id)
 
     def _updated(self, member: ConsumerMember, subscription: Subscription) -> ConsumerMember:
         request = self._request

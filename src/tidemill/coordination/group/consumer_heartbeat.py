@@ -159,7 +159,7 @@ class Heartbeat:
             raise ApiError(
                 ErrorCode.UNRELEASED_INSTANCE_ID, f"{instance_id} is in use by the member {holder.member_id}"
             )
-        return self._take_place(holder, member_id)
+        return take_place(draft, dataclasses.replace(holder, classic=None), member_id)
 
     def _begin_again(self, member: ConsumerMember) -> ConsumerMember:
         """It says that it owns nothing, and is believed; what waited for it (-2) it may have back at once."""
@@ -173,19 +173,6 @@ class Heartbeat:
             assignment_epochs=member.assignment_epochs if is_back else {},
             pending_revocation=NOTHING,
         )
-
-    def _take_place(self, holder: ConsumerMember, member_id: str) -> ConsumerMember:
-        heir = dataclasses.replace(
-            holder,
-            member_id=member_id,
-            member_epoch=JOINING_EPOCH,
-            previous_member_epoch=JOINING_EPOCH,
-            pending_revocation=NOTHING,
-            classic=None,
-        )
-        self._draft.replace(holder, heir)
-        cancel_timers(holder.member_id, self._draft)
-        return heir
 
     def _check_epoch(self, member: ConsumerMember) -> None:
         received = self._request.member_epoch
@@ -264,6 +251,20 @@ def known_member(draft: Draft, member_id: str, instance_id: str | None) -> Consu
                 ErrorCode.FENCED_INSTANCE_ID, f"{instance_id} belongs to the member {holder} by now"
             )
     return draft.group.member_or_refuse(member_id)
+
+
+def take_place(draft: Draft, holder: ConsumerMember, member_id: str) -> ConsumerMember:
+    """A static member is back under another id: it has what its holder had, and no timer of it runs on."""
+    heir = dataclasses.replace(
+        holder,
+        member_id=member_id,
+        member_epoch=JOINING_EPOCH,
+        previous_member_epoch=JOINING_EPOCH,
+        pending_revocation=NOTHING,
+    )
+    draft.replace(holder, heir)
+    cancel_timers(holder.member_id, draft)
+    return heir
 
 
 def advance_epoch(draft: Draft, before: ConsumerMember, member: ConsumerMember) -> bool:

@@ -20,11 +20,10 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Set
 
+from tidemill.coordination.group.assignments import NO_PARTITIONS, minus, nonempty, plus
 from tidemill.coordination.group.assignor import Assignment
 from tidemill.coordination.group.consumer_group import ConsumerMember, MemberState
 from tidemill.model.errors import ApiError, ErrorCode
-
-NO_PARTITIONS: frozenset[int] = frozenset()
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -67,19 +66,19 @@ def _advance(member: ConsumerMember, goal: Goal, owned: Assignment | None) -> Co
     wanted = {
         topic_id: indexes for topic_id, indexes in goal.target.items() if topic_id in goal.subscribed_ids
     }
-    kept = _nonempty({topic: member.assigned.get(topic, NO_PARTITIONS) & wanted[topic] for topic in wanted})
-    revoked = _minus(member.assigned, kept)
+    kept = nonempty({topic: member.assigned.get(topic, NO_PARTITIONS) & wanted[topic] for topic in wanted})
+    revoked = minus(member.assigned, kept)
     if revoked and _overlaps(owned, revoked):
         return _changed(member, goal, member.member_epoch, MemberState.UNREVOKED, kept, revoked)
-    missing = _minus(wanted, kept)
-    taken = _nonempty(
+    missing = minus(wanted, kept)
+    taken = nonempty(
         {
             topic_id: frozenset(index for index in indexes if goal.is_free(topic_id, index))
             for topic_id, indexes in missing.items()
         }
     )
     state = MemberState.UNRELEASED if taken != missing else MemberState.STABLE
-    return _changed(member, goal, goal.epoch, state, _plus(kept, taken), {})
+    return _changed(member, goal, goal.epoch, state, plus(kept, taken), {})
 
 
 def _strip(member: ConsumerMember, goal: Goal, owned: Assignment | None) -> ConsumerMember:
@@ -87,7 +86,7 @@ def _strip(member: ConsumerMember, goal: Goal, owned: Assignment | None) -> Cons
     kept = {topic: indexes for topic, indexes in member.assigned.items() if topic in goal.subscribed_ids}
     if len(kept) == len(member.assigned):
         return member
-    revoked = _plus(member.pending_revocation, _minus(member.assigned, kept))
+    revoked = plus(member.pending_revocation, minus(member.assigned, kept))
     if _overlaps(owned, revoked):
         return _changed(member, goal, member.member_epoch, MemberState.UNREVOKED, kept, revoked)
     return _changed(member, goal, member.member_epoch, member.state, kept, {})
@@ -118,21 +117,3 @@ def _changed(
         pending_revocation=pending,
         assignment_epochs=epochs,
     )
-
-
-def _nonempty(assignment: Assignment) -> Assignment:
-    return {topic_id: indexes for topic_id, indexes in assignment.items() if indexes}
-
-
-def _minus(left: Assignment, right: Assignment) -> Assignment:
-    return _nonempty(
-        {topic_id: indexes - right.get(topic_id, NO_PARTITIONS) for topic_id, indexes in left.items()}
-    )
-
-
-def _plus(left: Assignment, right: Assignment) -> Assignment:
-    topics = left.keys() | right.keys()
-    return {
-        topic_id: left.get(topic_id, NO_PARTITIONS) | right.get(topic_id, NO_PARTITIONS)
-        for topic_id in topics
-    }

@@ -16,6 +16,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterable, Mapping
 
+from tidemill.coordination.group.assignments import minus, plus
 from tidemill.coordination.group.assignor import Assignment
 
 
@@ -30,8 +31,8 @@ class StatePartitions:
     def with_initializing(self, partitions: Assignment, names: Mapping[bytes, str]) -> StatePartitions:
         return dataclasses.replace(
             self,
-            initializing=_plus(self.initializing, partitions),
-            initialized=_minus(self.initialized, partitions),
+            initializing=plus(self.initializing, partitions),
+            initialized=minus(self.initialized, partitions),
             names={**self.names, **names},
         )
 
@@ -43,12 +44,12 @@ class StatePartitions:
         }
         return dataclasses.replace(
             self,
-            initializing=_minus(self.initializing, partitions),
-            initialized=_plus(self.initialized, arrived),
+            initializing=minus(self.initializing, partitions),
+            initialized=plus(self.initialized, arrived),
         )._tidy()
 
     def without_initializing(self, partitions: Assignment) -> StatePartitions:
-        return dataclasses.replace(self, initializing=_minus(self.initializing, partitions))._tidy()
+        return dataclasses.replace(self, initializing=minus(self.initializing, partitions))._tidy()
 
     def with_deleting(self, topic_ids: Iterable[bytes]) -> StatePartitions:
         gone = frozenset(topic_ids)
@@ -73,16 +74,3 @@ class StatePartitions:
 
     def topic_ids(self) -> set[bytes]:
         return self.initializing.keys() | self.initialized.keys() | self.deleting
-
-
-def _plus(first: Assignment, second: Assignment) -> Assignment:
-    result = dict(first)
-    for topic_id, indexes in second.items():
-        if indexes:
-            result[topic_id] = result.get(topic_id, frozenset()) | indexes
-    return result
-
-
-def _minus(first: Assignment, second: Assignment) -> Assignment:
-    left = {topic_id: indexes - second.get(topic_id, frozenset()) for topic_id, indexes in first.items()}
-    return {topic_id: indexes for topic_id, indexes in left.items() if indexes}
