@@ -25,6 +25,7 @@ from typing import Any, NamedTuple, TypeVar
 import aiokafka
 import confluent_kafka
 import kafka
+from aiokafka.coordinator.assignors.range import RangePartitionAssignor as AiokafkaRangeAssignor
 from clients import AIOKAFKA, CONFLUENT, KAFKA_PYTHON
 from group_members import NEWER_PROTOCOL
 from kafka.coordinator.assignors.range import RangePartitionAssignor
@@ -326,6 +327,7 @@ class AiokafkaTransactional(TransactionalClient):
                 session_timeout_ms=session_timeout_ms,
                 heartbeat_interval_ms=HEARTBEAT_INTERVAL_MS,
                 retry_backoff_ms=RETRY_MS,
+                partition_assignment_strategy=[AiokafkaRangeAssignor],
             )
             self._consumer.subscribe([self.source], listener=_RevokedAfterWork(self._is_idle))
             await self._consumer.start()
