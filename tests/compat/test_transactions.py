@@ -12,7 +12,7 @@ import pytest
 from clients import CLIENTS, CONFLUENT, Client, Sent
 from cluster_under_test import Cluster
 from raw_groups import committed_offsets
-from transactional_clients import Fenced, Message, TransactionalClient, transactional
+from transactional_clients import TRANSACTIONAL, Fenced, Message, TransactionalClient, transactional
 from waiting import wait_until
 
 from tidemill.testing import SubprocessBroker
@@ -85,11 +85,12 @@ def next_message(client: TransactionalClient) -> list[Message]:
     return found
 
 
-def test_offsets_belong_to_the_transaction(cluster: Cluster, client: Client) -> None:
-    """Consume, transform, produce: input offsets and output appear together or not at all."""
+@pytest.mark.parametrize("name", TRANSACTIONAL)
+def test_offsets_belong_to_the_transaction(cluster: Cluster, name: str) -> None:
+    """Consume, transform, produce: input offsets and output appear together or not at all, in both group protocols."""
     source, target, group = cluster.topic(), cluster.topic(), new_id()
     CONFLUENT.produce(cluster.bootstrap, source, [Sent(b"%d" % number) for number in range(4)])
-    with transactional(client.name, cluster.bootstrap, new_id()) as copier:
+    with transactional(name, cluster.bootstrap, new_id()) as copier:
         copier.join(group, source)
         for number in range(4):
             (message,) = messages = next_message(copier)
