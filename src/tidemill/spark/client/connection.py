@@ -19,6 +19,7 @@ and stays so.
 from __future__ import annotations
 
 import collections
+import contextlib
 import socket
 import ssl
 import struct
@@ -197,9 +198,13 @@ class Connection:
         return view
 
     def _wake_at(self, size: int) -> None:
-        """Sleep until so many bytes have come, or a good part of them; TLS has some of them in buffers of its own."""
+        """Sleep until so many bytes have come, or a good part of them; TLS has some of them in buffers of its own.
+
+        Where that cannot be set the reader is woken more often, and nothing else.
+        """
         if self.settings.tls is None and sys.platform == "linux":
-            self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, min(size, _WAKING_BYTES))
+            with contextlib.suppress(OSError):
+                self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, min(size, _WAKING_BYTES))
 
 
 def _empty(size: int) -> memoryview:
