@@ -165,10 +165,9 @@ class ProducerState:
         return None
 
     def check_begins_at_zero(self, header: BatchHeader) -> None:
-        """Raise if this is the first batch of a producer here, but not the first that it sent here."""
-        entry = self.producers.get(header.producer_id)
-        if header.base_sequence != 0 and (entry is None or not entry.batches):
-            raise self._out_of_order(entry or ProducerEntry(header.producer_id), header)
+        """Raise if nobody knows this producer here, but this is not the first batch that it sent here."""
+        if header.base_sequence != 0 and header.producer_id not in self.producers:
+            raise self._out_of_order(ProducerEntry(header.producer_id), header)
 
     def _duplicate(self, entry: ProducerEntry, header: BatchHeader) -> RememberedBatch:
         last_sequence = header.last_sequence
