@@ -10,17 +10,19 @@ import pytest
 from cluster_under_test import Cluster
 from confluent_kafka import ConsumerGroupTopicPartitions, Producer, TopicPartition
 from confluent_kafka.admin import NewPartitions
-from pyspark.sql.datasource import EqualTo, GreaterThanOrEqual, In, LessThan
+from pyspark.sql.datasource import EqualTo, GreaterThanOrEqual, In, InputPartition, LessThan
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 from source_rows import rows, stream_reader, values
 from waiting import wait_until
 
+from tidemill.spark.client.cluster import TopicPartition as Place
 from tidemill.spark.errors import BadOption, DataLoss
 from tidemill.spark.source import reading
 from tidemill.spark.source import stream_reader as stream_module
 from tidemill.spark.source.batch_reader import FilteringReader, batch_reader
 from tidemill.spark.source.fetching import Fetched, fetch_range
 from tidemill.spark.source.offsets import OffsetRange
+from tidemill.spark.source.planning import ReadTask, SharedTask, share_tasks
 from tidemill.spark.source.schema import source_schema
 from tidemill.testing import SubprocessBroker
 
@@ -446,3 +448,19 @@ def test_files_of_another_topic_are_refused(small_segments: SubprocessBroker, tm
             read__mode="segments",
             segments__directories=str(tmp_path),
         )
+
+
+def _tasks_of(partition: InputPartition) -> list[ReadTask]:
+    if isinstance(partition, SharedTask):
+        return partition.tasks
+    assert isinstance(partition, ReadTask)
+    return [partition]
+
+
+def test_small_tasks_of_a_stream_share_one() -> None:
+    sizes = [900, 1_000, 500, 5_000, 10, 20]
+    tasks = [ReadTask(OffsetRange(Place("t", n), 7, 7 + size), "h:1") for n, size in enumerate(sizes)]
+    shared = share_tasks(tasks)
+    groups = [[task.offsets.size for task in _tasks_of(each)] for each in shared]
+    assert groups == [[900, 1_000], [500], [5_000], [10, 20]]
+    assert share_tasks([]) == []

@@ -6,7 +6,7 @@ otherwise connect anew in every batch. They are kept by the settings that made t
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
 from pyspark.sql.pandas.types import to_arrow_schema
@@ -24,6 +24,7 @@ from tidemill.spark.source.settings import SourceSettings
 
 if TYPE_CHECKING:
     import pyarrow as pa
+    from pyspark.sql.datasource import InputPartition
     from pyspark.sql.types import StructType
 
 _clusters: dict[ClientSettings, Cluster] = {}
@@ -37,6 +38,15 @@ def read_task(task: ReadTask, schema: StructType, settings: SourceSettings) -> I
     return decoder.decode(
         _payloads(_portions(task, cluster, settings), task.offsets, settings.reads_committed)
     )
+
+
+def read_tasks(
+    tasks: Iterable[InputPartition], schema: StructType, settings: SourceSettings
+) -> Iterator[pa.RecordBatch]:
+    """The records of several tasks, one after the other."""
+    for task in tasks:
+        assert isinstance(task, ReadTask)
+        yield from read_task(task, schema, settings)
 
 
 def _portions(task: ReadTask, cluster: Cluster, settings: SourceSettings) -> Iterator[Fetched]:

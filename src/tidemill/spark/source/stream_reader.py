@@ -37,8 +37,8 @@ from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from tidemill.model.errors import TidemillError
 from tidemill.spark.errors import BadOption
 from tidemill.spark.source.offsets import PartitionOffsets, from_json, limit_rate, to_json
-from tidemill.spark.source.planning import Planner, ReadTask
-from tidemill.spark.source.reading import read_task
+from tidemill.spark.source.planning import Planner, SharedTask
+from tidemill.spark.source.reading import read_tasks
 from tidemill.spark.source.schema import check_schema
 from tidemill.spark.source.settings import RATES, SourceSettings, stream_settings
 
@@ -120,7 +120,7 @@ class StreamReader(DataSourceStreamReader):
         begin, stop = from_json(start), from_json(end)
         if begin == self._initial and not self._has_planned:
             begin = {where: offset for where, offset in begin.items() if where in stop}
-        return list(self.planner.tasks(self.planner.ranges(begin, stop)))
+        return self.planner.stream_tasks(self.planner.ranges(begin, stop))
 
     def commit(self, end: Offset) -> None:
         self._publish(from_json(end))
@@ -142,8 +142,8 @@ class StreamReader(DataSourceStreamReader):
     # -- reading, in a task ---------------------------------------------------------------------------------
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        assert isinstance(partition, ReadTask)
-        return read_task(partition, self.schema, self.settings)
+        tasks = partition.tasks if isinstance(partition, SharedTask) else [partition]
+        return read_tasks(tasks, self.schema, self.settings)
 
 
 if HAS_READ_LIMITS:
