@@ -261,7 +261,9 @@ class Partition:
                     records = None
             if replica_id >= 0:
                 self.record_follower_fetch(replica_id, offset)
-            aborted = self._aborted(log, offset, end, records) if committed_only else None
+            aborted = None
+            if committed_only:
+                aborted, records = self._committed(log, offset, end, records)
             return self._result(log, wanted.partition, aborted, records)
         except ApiError as error:
             return self.failed_result(wanted.partition, error.code)
@@ -304,12 +306,14 @@ class Partition:
             diverging,
         )
 
-    def _aborted(self, log: Log, offset: int, end: int, records: LogSlice | None) -> list[tuple[int, int]]:
-        """The aborted transactions among these records, as (producer id, first offset)."""
-        if records is None:
-            return []
-        found = log.aborted_transactions(offset, min(end, log.offset_bound(records, offset)))
-        return [(transaction.producer_id, transaction.first_offset) for transaction in found]
+    def _committed(
+        self, log: Log, offset: int, end: int, records: LogSlice | None
+    ) -> tuple[list[tuple[int, int]], LogSlice | None]:
+        """The aborted transactions among these records, as (producer id, first offset); no records while unknown."""
+        found = log.committed(records, offset, end) if records is not None else None
+        if found is None:
+            return [], None
+        return [(each.producer_id, each.first_offset) for each in found.aborted], found.records
 
     def failed_result(self, partition: int, code: ErrorCode) -> FetchResult:
         leader = None

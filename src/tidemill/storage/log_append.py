@@ -104,7 +104,7 @@ class AppendableLog(ReadableLog):
             last_offset = self._write(batch, header.last_offset_delta, timestamp, leader_epoch, now_ms)
         except OSError:
             if is_noted:
-                segment.transaction_index.truncate_to(offset)
+                segment.transaction_index.take_back()
             raise
         self._settle_marker(header, marker, completed, timestamp)
         return AppendInfo(offset, last_offset, now_ms if self._is_log_append_time else NO_APPEND_TIME, False)
@@ -254,7 +254,7 @@ class AppendableLog(ReadableLog):
         except OSError:
             self._undo_write(segment, position)
             if is_noted:
-                segment.transaction_index.truncate_to(header.base_offset)
+                segment.transaction_index.take_back()
             raise
         self._settle_marker(header, marker, completed, header.max_timestamp)
         self._grow(header.last_offset + 1, len(batch))
@@ -310,6 +310,9 @@ class AppendableLog(ReadableLog):
             segment.roll_jitter_ms = self._randomness.below(limit)
         if old.size:
             old.next_offset = base_offset
+            if old.transaction_index.is_checked:
+                first_open = self._producers.first_open_offset
+                old.transaction_index.stable_after = base_offset if first_open is None else first_open
         else:
             self._segments.discard(old)
             old.remove()

@@ -114,6 +114,10 @@ class LogPasses(ManagedLogs):
 
     # -- compaction -----------------------------------------------------------------------------------
 
+    def cleaning_preparation(self, now_ms: int) -> Iterator[None]:
+        """What `begin_cleaning` would have to find out, in steps between which the loop may serve others."""
+        return self.compaction.preparation(self.logs.values(), now_ms)
+
     def begin_cleaning(self, now_ms: int) -> Cleaning | None:
         """The log most in need of compaction, if any is; to be run by `cleaner_process`."""
         return self.compaction.begin(self.logs.values(), now_ms)

@@ -17,6 +17,7 @@ from tidemill.storage.open_files import OpenFiles
 from tidemill.storage.producer_state import DEFAULT_EXPIRATION_MS, ProducerEntry
 from tidemill.storage.recovery import RecoveredLog
 from tidemill.storage.segment import Segment
+from tidemill.storage.transaction_walk import TransactionWalk
 from tidemill.wire.frames import FileSlice
 
 REMEMBERED_POSITIONS = 16
@@ -42,11 +43,12 @@ class LogState:
     """
 
     __slots__ = (
-        "_active", "_config", "_deleted", "_epochs", "_epochs_checked", "_failure", "_files", "_has_next",
+        "_active", "_config", "_deleted", "_epochs", "_epochs_checked", "_failure", "_files", "_found_end",
+        "_has_next",
         "_is_changed", "_is_log_append_time", "_open_files", "_positions", "_producer_expiration_ms", "_producers",
-        "_randomness", "_segments", "_snapshots", "_truncation_count", "_unwritten_snapshot", "directory",
-        "high_watermark", "log_end_offset", "log_start_offset", "recovery_point", "recovery_report", "size",
-        "topic_id", "topic_partition",
+        "_randomness", "_segments", "_snapshots", "_truncation_count", "_unwritten_snapshot", "_walks",
+        "directory", "high_watermark", "log_end_offset", "log_start_offset", "recovery_point", "recovery_report",
+        "size", "topic_id", "topic_partition",
     )  # fmt: skip
 
     def __init__(
@@ -69,6 +71,8 @@ class LogState:
         self._producers = recovered.producers
         self.log_start_offset = recovered.log_start_offset
         self.log_end_offset = recovered.end_offset
+        self._found_end = recovered.end_offset
+        """What lies below was found on the disk, the rest was written here."""
         self.high_watermark = recovered.log_start_offset
         self.recovery_point = recovered.recovery_point
         self.recovery_report = recovered.report
@@ -85,6 +89,8 @@ class LogState:
         """Producers as of the last roll; the next flush writes them, so that the roll need not."""
         self._is_changed = recovered.report.rebuilt_indexes > 0
         """Whether anything was written since the log was last closed."""
+        self._walks: list[TransactionWalk] = []
+        """Checks of transaction indexes that are under way."""
         self._failure: OSError | None = None
         self.config = config
         self._check()

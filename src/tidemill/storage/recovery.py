@@ -269,6 +269,9 @@ class LogOpener:
                 aborted = state.settle(batch, header)
                 if aborted is not None:
                     segment.transaction_index.append(aborted)
+            segment.transaction_index.stable_after = (
+                segment.next_offset if state.first_open_offset is None else state.first_open_offset
+            )
         finally:
             segment.proof = None
             if is_sealed:

@@ -287,15 +287,25 @@ def test_state_survives_the_loss_of_snapshots(damage: str, clean: bool) -> None:
     assert append(log, producer_batch(7, 12)).first_offset == 12
 
 
-def test_rolling_leaves_a_snapshot_and_few_are_kept() -> None:
+def test_a_snapshot_lives_as_long_as_the_segment_that_begins_with_it() -> None:
     files = MemoryFiles()
     log = open_log(files)
     for place in range(8):
         append(log, producer_batch(7, place))
         log.roll()
         log.flush()
-    snapshots = [path for path in files.paths() if path.endswith(".snapshot")]
-    assert snapshots[-1] == f"{DIRECTORY}/{8:020d}.snapshot" and 2 <= len(snapshots) <= 3
+    assert snapshots_of(files) == list(range(1, 9))
+    log.update_high_watermark(5)
+    log.increase_log_start_offset(5)
+    log.delete_old_segments(0)
+    append(log, producer_batch(7, 8))
+    log.roll()
+    log.flush()
+    assert snapshots_of(files) == list(range(5, 10))
+
+
+def snapshots_of(files: MemoryFiles) -> list[int]:
+    return sorted(int(path[-29:-9]) for path in files.paths() if path.endswith(".snapshot"))
 
 
 def test_truncation_takes_the_state_back(log: Log) -> None:
