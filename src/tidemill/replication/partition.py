@@ -20,6 +20,7 @@ Roles, and what changes them (anything else is illegal):
 from __future__ import annotations
 
 import enum
+import errno
 import logging
 from collections.abc import Callable
 
@@ -48,8 +49,9 @@ class Partition:
     """One partition on this broker. All calls come from the event loop."""
 
     __slots__ = (
-        "_at_end", "_epoch_start", "_on_advance", "_remote_ends", "_request_sync", "high_watermark", "is_deleted",
-        "isr", "leader_epoch", "leader_id", "log", "node_id", "replicas", "role", "topic_id", "topic_partition",
+        "_at_end", "_epoch_start", "_on_advance", "_on_disk_error", "_remote_ends", "_request_sync", "high_watermark",
+        "is_deleted", "isr", "leader_epoch", "leader_id", "log", "node_id", "replicas", "role", "topic_id",
+        "topic_partition",
     )  # fmt: skip
 
     def __init__(
@@ -60,6 +62,7 @@ class Partition:
         node_id: int,
         on_advance: Callable[[TopicPartition], None],
         request_sync: Callable[[Partition], None],
+        on_disk_error: Callable[[Partition, OSError], None],
     ) -> None:
         self.topic_partition = topic_partition
         self.topic_id = topic_id
@@ -78,6 +81,7 @@ class Partition:
         self._epoch_start = 0
         self._on_advance = on_advance
         self._request_sync = request_sync
+        self._on_disk_error = on_disk_error
 
     # -- roles ----------------------------------------------------------------------------------------
 
@@ -142,7 +146,12 @@ class Partition:
                 ErrorCode.NOT_ENOUGH_REPLICAS,
                 f"{len(self.isr)} replicas in sync, min.insync.replicas is {log.config.min_insync_replicas}",
             )
-        info = log.append_as_leader(batch, header, self.leader_epoch, now_ms, transaction_version)
+        try:
+            info = log.append_as_leader(batch, header, self.leader_epoch, now_ms, transaction_version)
+        except OSError as error:
+            logger.error("cannot write to %s: %s", self.topic_partition, error)
+            self._on_disk_error(self, error)
+            raise
         if log.log_end_offset - log.recovery_point >= log.config.flush_messages:
             self._request_sync(self)
         self.advance_high_watermark()
@@ -269,6 +278,8 @@ class Partition:
             return self.failed_result(wanted.partition, error.code)
         except OSError as error:
             logger.error("cannot read %s: %s", self.topic_partition, error)
+            if error.errno != errno.ENOENT:  # one file is missing: that says nothing about the others
+                self._on_disk_error(self, error)
             return self.failed_result(wanted.partition, ErrorCode.KAFKA_STORAGE_ERROR)
 
     def _nothing_new(self, log: Log) -> FetchResult:

@@ -20,7 +20,7 @@ from contextlib import suppress
 
 from tidemill.model.errors import ApiError, ErrorCode
 from tidemill.storage.log_read import ReadableLog
-from tidemill.storage.log_state import AppendInfo
+from tidemill.storage.log_state import PASSING_ERRORS, AppendInfo
 from tidemill.storage.next_segment import NEXT_SEGMENT
 from tidemill.storage.offset_index import MAX_RELATIVE_OFFSET
 from tidemill.storage.producer_snapshots import render_snapshot
@@ -147,8 +147,8 @@ class AppendableLog(ReadableLog):
         position = segment.size
         try:
             segment.append(batch, size, last_offset, timestamp)
-        except OSError:
-            self._undo_write(segment, position)
+        except OSError as error:
+            self._undo_write(segment, position, error)
             raise
         self._remember(offset, segment, position)
         self.log_end_offset = last_offset + 1
@@ -156,13 +156,15 @@ class AppendableLog(ReadableLog):
         self._is_changed = True
         return last_offset
 
-    def _undo_write(self, segment: Segment, position: int) -> None:
-        """Cut off what a failed write left; if that fails too, nobody knows what is there."""
+    def _undo_write(self, segment: Segment, position: int, error: OSError) -> None:
+        """Cut off what a failed write left. Nothing follows it, unless only room was missing."""
         assert segment.size == position
+        if error.errno not in PASSING_ERRORS:
+            self.fail(error)
         try:
             segment.cut_back(position)
-        except OSError as error:
-            self.fail(error)
+        except OSError as second:
+            self.fail(second)
 
     # -- as follower ----------------------------------------------------------------------------------
 
@@ -229,8 +231,8 @@ class AppendableLog(ReadableLog):
             segment.append_run(
                 data, [BatchMark(each.size, each.last_offset, each.max_timestamp) for each in run]
             )
-        except OSError:
-            self._undo_write(segment, position)
+        except OSError as error:
+            self._undo_write(segment, position, error)
             raise
         self._remember(first.base_offset, segment, position)
         for header in run:
@@ -251,8 +253,8 @@ class AppendableLog(ReadableLog):
         position = segment.size
         try:
             segment.append(batch, len(batch), header.last_offset, header.max_timestamp)
-        except OSError:
-            self._undo_write(segment, position)
+        except OSError as error:
+            self._undo_write(segment, position, error)
             if is_noted:
                 segment.transaction_index.take_back()
             raise

@@ -6,6 +6,7 @@ The log is built in layers, each a module and a class of its own: state (here), 
 
 from __future__ import annotations
 
+import errno
 from typing import NamedTuple
 
 from tidemill.model.errors import ApiError, ErrorCode
@@ -21,6 +22,8 @@ from tidemill.storage.transaction_walk import TransactionWalk
 from tidemill.wire.frames import FileSlice
 
 REMEMBERED_POSITIONS = 16
+PASSING_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EMFILE, errno.ENFILE)
+"""Room or handles are missing: no sign that the disk is broken, and it may be over in a moment."""
 
 
 class AppendInfo(NamedTuple):

@@ -10,7 +10,6 @@ The manager is built in layers, each a module and a class of its own: what there
 
 from __future__ import annotations
 
-import errno
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import NamedTuple
@@ -23,11 +22,9 @@ from tidemill.storage.compaction import DEFAULT_OFFSET_MAP_BYTES, Compaction
 from tidemill.storage.config import LogConfig
 from tidemill.storage.data_directory import DataDirectory
 from tidemill.storage.log import Log
+from tidemill.storage.log_state import PASSING_ERRORS
 from tidemill.storage.open_files import OpenFiles
 from tidemill.storage.producer_state import DEFAULT_EXPIRATION_MS
-
-PASSING = (errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE)
-"""No failure of the disk: what could not be done is refused, and works again when there is room."""
 
 OnFailure = Callable[[str, list[TopicPartition], OSError], None]
 """Told of a directory that went offline, with the partitions that went with it."""
@@ -115,7 +112,7 @@ class ManagedLogs:
         directory = next((each for each in self.directories if each.path == path), None)
         if directory is None or not directory.is_online:
             return
-        if error.errno in PASSING and not is_certain:
+        if error.errno in PASSING_ERRORS and not is_certain:
             return
         directory.failure = error
         lost = [partition for partition, log in self.logs.items() if parent_of(log.directory) == path]

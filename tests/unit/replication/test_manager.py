@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Mapping
 from types import MappingProxyType
 
+import pytest
+
 from tidemill.metadata.image import MetadataImage, PartitionState, TopicState
-from tidemill.model.errors import ErrorCode
+from tidemill.model.errors import ApiError, ErrorCode
 from tidemill.model.ids import TopicPartition
 from tidemill.ports.randomness import SeededRandomness
 from tidemill.replication.delayed import FetchCriteria, WaitingAppend
@@ -47,7 +50,13 @@ class Harness:
     def __init__(self, partitions: int = 2, config: LogConfig | None = None) -> None:
         self.config = config or LogConfig()
         self.files = MemoryFiles()
-        self.logs = LogManager(self.files, SeededRandomness(1), ["/data"], lambda topic: self.config)
+        self.logs = LogManager(
+            self.files,
+            SeededRandomness(1),
+            ["/data"],
+            lambda topic: self.config,
+            on_failure=lambda path, lost, error: self.manager.take_offline(lost),
+        )
         self.logs.start(NODE, "c", 0)
         self.now_ms = 0
         self.wheel = TimingWheel(0)
@@ -181,6 +190,47 @@ def test_a_failing_disk_answers_who_waits_for_it() -> None:
     outcomes = waiting_write(harness, 1000)
     harness.manager.take_offline([harness.where[0]])
     assert [result.error for result in outcomes[0]] == [ErrorCode.KAFKA_STORAGE_ERROR]
+
+
+def test_a_write_that_the_disk_refuses_fences_the_directory() -> None:
+    harness = Harness()
+    harness.append(1)
+    harness.fetch(0, 1)
+    harness.files.fail("write", errno.EIO, path="orders-0")
+    with pytest.raises(OSError):
+        harness.append(0)
+    assert not harness.logs.directories[0].is_online
+    (answer,) = harness.answers
+    assert {result.error for result in answer} == {ErrorCode.KAFKA_STORAGE_ERROR}, "who waits is told"
+    with pytest.raises(ApiError) as caught:
+        harness.append(1)
+    assert caught.value.code is ErrorCode.KAFKA_STORAGE_ERROR
+
+
+@pytest.mark.parametrize("error", [errno.ENOSPC, errno.EFBIG])
+def test_a_write_without_room_fences_nothing(error: int) -> None:
+    harness = Harness()
+    harness.files.fail("write", error, path="orders-0")
+    with pytest.raises(OSError):
+        harness.append(0)
+    assert harness.logs.directories[0].is_online
+    assert (harness.append(0), harness.append(1)) == (1, 1)
+
+
+@pytest.mark.parametrize(
+    ("error", "is_online"), [(errno.EIO, False), (errno.EMFILE, True), (errno.ENOENT, True)]
+)
+def test_a_read_that_the_disk_refuses_fences_the_directory(error: int, is_online: bool) -> None:
+    harness = Harness()
+    harness.append(0, 5000)
+    log = harness.manager.partitions[harness.where[0]].log
+    assert log is not None
+    log._positions.clear()
+    harness.files.fail("read", error, path="orders-0")
+    harness.fetch(0, 0)
+    (answer,) = harness.answers
+    assert answer[0].error is ErrorCode.KAFKA_STORAGE_ERROR
+    assert harness.logs.directories[0].is_online == is_online
 
 
 def test_a_deleted_topic_is_unknown_to_who_waits_to_have_written_to_it() -> None:

@@ -394,8 +394,8 @@ def test_the_log_start_moves_only_forward_and_not_beyond_the_watermark() -> None
 # -- faults --------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("error", [errno.EIO, errno.ENOSPC])
-def test_a_failed_write_leaves_no_trace(error: int) -> None:
+def log_with_a_failed_write(error: int) -> Log:
+    """One batch is in it; of the second nothing is left."""
     files = MemoryFiles()
     log = open_log(files)
     append(log, producer_batch(7, 0))
@@ -404,8 +404,21 @@ def test_a_failed_write_leaves_no_trace(error: int) -> None:
     with pytest.raises(OSError):
         append(log, producer_batch(7, 1))
     assert files.read_all(f"{DIRECTORY}/{0:020d}.log") == before and log.log_end_offset == 1
+    return log
+
+
+@pytest.mark.parametrize("error", [errno.ENOSPC, errno.EDQUOT, errno.EFBIG])
+def test_after_a_write_without_room_the_log_goes_on(error: int) -> None:
+    log = log_with_a_failed_write(error)
     assert append(log, producer_batch(7, 1)).first_offset == 1
     assert not log.is_offline
+
+
+def test_after_a_write_that_the_disk_refused_nothing_is_acknowledged() -> None:
+    log = log_with_a_failed_write(errno.EIO)
+    assert log.is_offline
+    assert code_of(append, log, producer_batch(7, 1)) is ErrorCode.KAFKA_STORAGE_ERROR
+    assert code_of(log.read, 0, 100, 1) is ErrorCode.KAFKA_STORAGE_ERROR
 
 
 def test_a_full_disk_works_again_when_there_is_room() -> None:
