@@ -99,7 +99,10 @@ class Partition:
 
     def become_follower(self, state: PartitionState) -> None:
         assert state.leader != self.node_id and state.leader_epoch >= self.leader_epoch
+        was_leader = self.role is Role.LEADER
         self._adopt(state, Role.FOLLOWER)
+        if was_leader:
+            self._on_advance(self.topic_partition)  # whoever waits here must look for the new leader
 
     def go_offline(self, *, is_deleted: bool = False) -> None:
         self.role = Role.OFFLINE
@@ -154,7 +157,10 @@ class Partition:
             raise
         if log.log_end_offset - log.recovery_point >= log.config.flush_messages:
             self._request_sync(self)
+        before = self.high_watermark
         self.advance_high_watermark()
+        if len(self.replicas) > 1 and self.high_watermark == before:
+            self._on_advance(self.topic_partition)  # followers read beyond it, and move it by what they fetch
         return info
 
     def advance_high_watermark(self) -> None:

@@ -27,7 +27,13 @@ NODE = 1
 TOPIC_ID = b"i" * 16
 
 
-def image_of(topics: Mapping[str, int], topic_id: bytes = TOPIC_ID) -> MetadataImage:
+def image_of(
+    topics: Mapping[str, int],
+    topic_id: bytes = TOPIC_ID,
+    replicas: tuple[int, ...] = (NODE,),
+    leader: int = NODE,
+    epoch: int = 0,
+) -> MetadataImage:
     states = {
         name: TopicState(
             name,
@@ -35,7 +41,7 @@ def image_of(topics: Mapping[str, int], topic_id: bytes = TOPIC_ID) -> MetadataI
             MappingProxyType(
                 {
                     index: PartitionState(
-                        replicas=(NODE,), isr=(NODE,), leader=NODE, leader_epoch=0, partition_epoch=0
+                        replicas=replicas, isr=replicas, leader=leader, leader_epoch=epoch, partition_epoch=0
                     )
                     for index in range(count)
                 }
@@ -47,7 +53,9 @@ def image_of(topics: Mapping[str, int], topic_id: bytes = TOPIC_ID) -> MetadataI
 
 
 class Harness:
-    def __init__(self, partitions: int = 2, config: LogConfig | None = None) -> None:
+    def __init__(
+        self, partitions: int = 2, config: LogConfig | None = None, replicas: tuple[int, ...] = (NODE,)
+    ) -> None:
         self.config = config or LogConfig()
         self.files = MemoryFiles()
         self.logs = LogManager(
@@ -62,18 +70,29 @@ class Harness:
         self.wheel = TimingWheel(0)
         self.manager = ReplicaManager(NODE, self.logs, self.wheel)
         self.where = [TopicPartition("orders", index) for index in range(partitions)]
-        self.manager.apply(image_of({"orders": partitions}), self.where, 0)
+        self.replicas = replicas
+        self.manager.apply(image_of({"orders": partitions}, replicas=replicas), self.where, 0)
         self.answers: list[list[FetchResult]] = []
 
     def fetch(
-        self, *offsets: int, min_bytes: int = 1, max_wait_ms: int = 500, max_bytes: int = 1 << 20
+        self,
+        *offsets: int,
+        min_bytes: int = 1,
+        max_wait_ms: int = 500,
+        max_bytes: int = 1 << 20,
+        replica_id: int = -1,
     ) -> None:
         wanted = [
             (where, FetchPartition(where.partition, -1, offset, -1, -1, max_bytes))
             for where, offset in zip(self.where, offsets, strict=False)
         ]
-        criteria = FetchCriteria(-1, max_wait_ms, min_bytes, max_bytes, False)
+        criteria = FetchCriteria(replica_id, max_wait_ms, min_bytes, max_bytes, False)
         self.manager.fetch(criteria, wanted, self.now_ms, self.answers.append)
+
+    def hand_over(self, leader: int) -> None:
+        """Another replica is elected."""
+        image = image_of({"orders": len(self.where)}, replicas=self.replicas, leader=leader, epoch=1)
+        self.manager.apply(image, self.where, 0)
 
     def append(self, index: int, size: int = 100) -> int:
         batch = build_batch([Record(0, 1000, None, b"x" * size)])
@@ -164,6 +183,40 @@ def waiting_write(harness: Harness, timeout_ms: int) -> list[list[ProduceResult]
     waiting = WaitingAppend(partition, end_offset, ProduceResult(0, 0, 0))
     harness.manager.wait_until_durable([waiting], harness.now_ms + timeout_ms, outcomes.append)
     return outcomes
+
+
+def test_a_follower_wakes_with_an_append() -> None:
+    """The high watermark waits for the follower, so the follower must not wait for the high watermark."""
+    harness = Harness(1, replicas=(NODE, 2))
+    harness.fetch(0, replica_id=2)
+    harness.append(0)
+    assert harness.sizes()[0] > 100
+    assert harness.manager.partitions[harness.where[0]].high_watermark == 0
+
+
+def test_a_consumer_wakes_when_the_follower_has_it() -> None:
+    harness = Harness(1, replicas=(NODE, 2))
+    harness.fetch(0)
+    harness.append(0)
+    assert harness.answers == []
+    harness.fetch(1, replica_id=2)
+    assert harness.sizes()[0] > 100
+
+
+@pytest.mark.parametrize("replica_id", [-1, 2])
+def test_who_waits_for_a_leader_that_steps_down_is_told_at_once(replica_id: int) -> None:
+    harness = Harness(1, replicas=(NODE, 2))
+    harness.fetch(0, replica_id=replica_id)
+    harness.hand_over(2)
+    ((result,),) = harness.answers
+    assert (result.error, result.current_leader) == (ErrorCode.NOT_LEADER_OR_FOLLOWER, (2, 1))
+
+
+def test_a_write_to_a_leader_that_steps_down_is_not_acknowledged() -> None:
+    harness = Harness(1, replicas=(NODE, 2))
+    outcomes = waiting_write(harness, 1000)
+    harness.hand_over(2)
+    assert [result.error for result in outcomes[0]] == [ErrorCode.NOT_LEADER_OR_FOLLOWER]
 
 
 def test_a_write_with_fsync_before_ack_is_answered_after_the_fsync() -> None:
