@@ -45,7 +45,7 @@ from tidemill.server.options import BrokerOptions, StartError
 from tidemill.server.timer import LoopWheel
 from tidemill.server.topic_configs import TopicConfigs
 from tidemill.storage.config import LogConfig
-from tidemill.storage.data_directory import WrongDirectory, cluster_id_in
+from tidemill.storage.data_directory import WrongDirectory, cluster_id_in, require_ours
 from tidemill.storage.manager import LogManager
 from tidemill.storage.open_files import OpenFiles
 
@@ -150,6 +150,7 @@ class Broker:
         directories = options.data_directories
         self.cluster_id = cluster_id_in(self._files, directories) or uuid_text(self._randomness.uuid())
         try:
+            require_ours(self._files, directories, options.node_id, self.cluster_id)
             self._quorum = QuorumOfOne.open(
                 self._files,
                 directories[0],
