@@ -168,10 +168,8 @@ class Broker:
                 self._config_of,
                 open_files=OpenFiles(_handle_limit()),
                 on_failure=self._directory_failed,
-                offset_map_bytes=self._settings.cleaner_buffer_bytes,
-                producer_expiration_ms=self._settings.producer_expiration_ms,
             )
-            self._logs.cordoned = self._settings.cordoned_directories
+            self._configure_logs()
             report = self._logs.start(
                 options.node_id,
                 self.cluster_id,
@@ -259,7 +257,7 @@ class Broker:
                 broker_changed = True
         if broker_changed:
             self._refresh_settings(image)
-            self._logs.cordoned = self._settings.cordoned_directories
+            self._configure_logs()
             self._services.settings = self._settings
             self._listener.limits = self._connection_limits()
             for topic in image.topics.values():
@@ -271,6 +269,11 @@ class Broker:
         self._directories.report(self._metadata, sorted(changes.partitions))
         self._coordinators.apply(sorted(changes.partitions))
         self._coordinators.topics_deleted(changes.topics_deleted)
+
+    def _configure_logs(self) -> None:
+        self._logs.cordoned = self._settings.cordoned_directories
+        self._logs.producer_expiration_ms = self._settings.producer_expiration_ms
+        self._logs.compaction.offset_map_bytes = self._settings.cleaner_buffer_bytes
 
     def _refresh_settings(self, image: MetadataImage) -> None:
         layers = self._controller.settings.layers(image)

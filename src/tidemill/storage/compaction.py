@@ -50,9 +50,9 @@ class Cleaning(NamedTuple):
 
 
 class Compaction:
-    def __init__(self, files: Files, offset_map_bytes: int = DEFAULT_OFFSET_MAP_BYTES) -> None:
+    def __init__(self, files: Files) -> None:
         self._files = files
-        self.offset_map_bytes = offset_map_bytes
+        self.offset_map_bytes = DEFAULT_OFFSET_MAP_BYTES
         self.clean_until: Offsets = {}
         self.uncleanable: dict[TopicPartition, str] = {}
         """Partitions that cannot be compacted, and why."""

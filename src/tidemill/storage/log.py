@@ -72,7 +72,7 @@ class Log(AppendableLog):
         recovered.producers.expire(now_ms, producer_expiration_ms)
         return cls(
             files, open_files, directory, topic_partition or partition_of(directory),
-            stored_id or topic_id or ZERO_UUID, config, recovered, randomness, producer_expiration_ms,
+            stored_id or topic_id or ZERO_UUID, config, recovered, randomness,
         )  # fmt: skip
 
     # -- following ------------------------------------------------------------------------------------

@@ -48,7 +48,7 @@ class LogPasses(ManagedLogs):
             if self.logs.get(partition) is not log or self.compaction.is_cleaning(partition):
                 continue
             try:
-                log.expire_producers(now_ms)
+                log.expire_producers(now_ms, self.producer_expiration_ms)
                 removed = log.delete_old_segments(now_ms)
             except OSError as error:
                 self.fail_directory(parent_of(log.directory), error)

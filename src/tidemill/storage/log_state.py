@@ -15,7 +15,7 @@ from tidemill.ports.files import Files
 from tidemill.ports.randomness import Randomness
 from tidemill.storage.config import LogConfig
 from tidemill.storage.open_files import OpenFiles
-from tidemill.storage.producer_state import DEFAULT_EXPIRATION_MS, ProducerEntry
+from tidemill.storage.producer_state import ProducerEntry
 from tidemill.storage.recovery import RecoveredLog
 from tidemill.storage.segment import Segment
 from tidemill.storage.transaction_walk import TransactionWalk
@@ -48,7 +48,7 @@ class LogState:
     __slots__ = (
         "_active", "_config", "_deleted", "_epochs", "_epochs_checked", "_failure", "_files", "_found_end",
         "_has_next",
-        "_is_changed", "_is_log_append_time", "_open_files", "_positions", "_producer_expiration_ms", "_producers",
+        "_is_changed", "_is_log_append_time", "_open_files", "_positions", "_producers",
         "_randomness", "_segments", "_snapshots", "_truncation_count", "_unwritten_snapshot", "_walks",
         "directory", "high_watermark", "log_end_offset", "log_start_offset", "recovery_point", "recovery_report",
         "size", "topic_id", "topic_partition",
@@ -57,7 +57,6 @@ class LogState:
     def __init__(
         self, files: Files, open_files: OpenFiles, directory: str, topic_partition: TopicPartition, topic_id: bytes,
         config: LogConfig, recovered: RecoveredLog, randomness: Randomness | None = None,
-        producer_expiration_ms: int = DEFAULT_EXPIRATION_MS,
     ) -> None:  # fmt: skip
         self._files = files
         self._open_files = open_files
@@ -65,7 +64,6 @@ class LogState:
         self.topic_partition = topic_partition
         self.topic_id = topic_id
         self._randomness = randomness
-        self._producer_expiration_ms = producer_expiration_ms
         self._segments = recovered.segments
         self._active: Segment = recovered.segments.active
         self._epochs = recovered.epochs
@@ -158,9 +156,9 @@ class LogState:
         """The active producers."""
         return list(self._producers.producers.values())
 
-    def expire_producers(self, now_ms: int) -> int:
-        """Forget producers idle for `producer.id.expiration.ms`; how many."""
-        return self._producers.expire(now_ms, self._producer_expiration_ms)
+    def expire_producers(self, now_ms: int, expiration_ms: int) -> int:
+        """Forget producers idle for so long; how many."""
+        return self._producers.expire(now_ms, expiration_ms)
 
     def _remember(self, offset: int, segment: Segment, position: int) -> None:
         """A batch at this offset begins here: the next sequential read need not search."""

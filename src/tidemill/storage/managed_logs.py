@@ -18,7 +18,7 @@ from tidemill.model.errors import ApiError, ErrorCode
 from tidemill.model.ids import TopicPartition
 from tidemill.ports.files import Files
 from tidemill.ports.randomness import Randomness
-from tidemill.storage.compaction import DEFAULT_OFFSET_MAP_BYTES, Compaction
+from tidemill.storage.compaction import Compaction
 from tidemill.storage.config import LogConfig
 from tidemill.storage.data_directory import DataDirectory
 from tidemill.storage.log import Log
@@ -43,7 +43,6 @@ class ManagedLogs:
     def __init__(
         self, files: Files, randomness: Randomness, directories: Sequence[str], config_of: Callable[[str], LogConfig],
         *, open_files: OpenFiles | None = None, on_failure: OnFailure | None = None,
-        offset_map_bytes: int = DEFAULT_OFFSET_MAP_BYTES, producer_expiration_ms: int = DEFAULT_EXPIRATION_MS,
     ) -> None:  # fmt: skip
         assert directories and len(set(directories)) == len(directories)
         self._files = files
@@ -51,7 +50,8 @@ class ManagedLogs:
         self._config_of = config_of
         self._open_files = open_files if open_files is not None else OpenFiles()
         self._on_failure = on_failure
-        self._producer_expiration_ms = producer_expiration_ms
+        self.producer_expiration_ms = DEFAULT_EXPIRATION_MS
+        """May be changed at any time, as may `compaction.offset_map_bytes`."""
         self.directories = [DataDirectory(files, path.rstrip("/")) for path in directories]
         self.cordoned: frozenset[str] = frozenset()
         """Paths of directories that take no new partitions."""
@@ -59,7 +59,7 @@ class ManagedLogs:
         self.quarantined: dict[TopicPartition, Quarantine] = {}
         self.offline: dict[TopicPartition, str] = {}
         """Partitions that went with a failed directory, and which."""
-        self.compaction = Compaction(files, offset_map_bytes)
+        self.compaction = Compaction(files)
         self._doomed: list[tuple[int, str]] = []
         """Deleted partitions: (when their files may go, path)."""
         self._seen_flushed_ms: dict[TopicPartition, int] = {}

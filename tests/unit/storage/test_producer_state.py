@@ -211,12 +211,12 @@ def test_other_control_records_are_no_markers() -> None:
 
 
 def test_idle_producers_are_forgotten_open_transactions_are_not() -> None:
-    log = open_log(MemoryFiles(), producer_expiration_ms=100)
+    log = open_log(MemoryFiles())
     append(log, producer_batch(7, 0, timestamp=1000))
     append(log, producer_batch(8, 0, timestamp=1000, transactional=True))
     append(log, producer_batch(9, 0, timestamp=1050))
-    assert log.expire_producers(1099) == 0
-    assert log.expire_producers(1100) == 1
+    assert log.expire_producers(1099, 100) == 0
+    assert log.expire_producers(1100, 100) == 1
     assert sorted(entry.producer_id for entry in log.producers()) == [8, 9]
     assert append(log, producer_batch(7, 55)).first_offset == 3
 
