@@ -23,6 +23,7 @@ from waiting import wait_until
 
 from tidemill.model.errors import ErrorCode
 from tidemill.testing import SubprocessBroker, WireClient
+from tidemill.testing.embedded import BrokerDidNotStart
 from tidemill.wire.batch import iterate_headers
 from tidemill.wire.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
 
@@ -295,6 +296,31 @@ def test_the_metadata_log_survives_a_torn_tail(story: Story) -> None:
     newest.write_bytes(newest.read_bytes() + random.Random(5).randbytes(700))
     story.broker.start()
     story.assert_all_is_well()
+
+
+def test_the_end_of_the_metadata_log_is_not_cut_in_silence(story: Story) -> None:
+    """A flipped bit in the last batch looks like a torn write, so it goes; how much went is said."""
+    (newest,) = segments(story.broker.data_dir, "__cluster_metadata")[-1:]
+    position, header = batches(newest)[-1]
+    flip_bit(newest, position + header.size - 1)
+    story.broker.start()
+    assert f"{header.size} bytes at the end of the metadata log" in story.broker.log_text()
+    assert read_values(story.broker.bootstrap, OTHER) == [b"untouched"]
+
+
+def test_damage_in_the_middle_of_the_metadata_log_stops_the_start(story: Story) -> None:
+    """With a sentence that says what to do, and without a change to the log."""
+    (newest,) = segments(story.broker.data_dir, "__cluster_metadata")[-1:]
+    found = batches(newest)
+    position, header = found[len(found) // 2]
+    flip_bit(newest, position + header.size - 1)
+    before = newest.read_bytes()
+    with pytest.raises(BrokerDidNotStart) as caught:
+        story.broker.start()
+    said = str(caught.value)
+    assert f"tidemill: the metadata log is damaged, nothing was changed: restore {newest.parent} from" in said
+    assert f"no batch at position {position}: its checksum is wrong" in said and "Traceback" not in said
+    assert newest.read_bytes() == before
 
 
 def test_stray_files_are_no_obstacle(story: Story) -> None:

@@ -327,8 +327,8 @@ class LogOpener:
     def _corrupt(self, segment: Segment, error: DamagedBatch, survivor: BatchHeader | None) -> CorruptLog:
         follows = f"; valid data follows at offset {survivor.base_offset}" if survivor is not None else ""
         return CorruptLog(
-            f"{segment.path(LOG_SUFFIX)}: {error}; the log is whole below offset {segment.next_offset}{follows}. "
-            "No byte of the log was changed. Restore the file, or let a replica repair it, or cut the log there."
+            f"{segment.path(LOG_SUFFIX)}: {error}; the log is whole below offset {segment.next_offset}{follows}",
+            "No byte of the log was changed. Restore the file, or let a replica repair it, or cut the log there.",
         )
 
     def _cut(self, segment: Segment, *, keep: bool) -> None:
