@@ -139,6 +139,7 @@ class Log(AppendableLog):
         self._active = Segment.create(
             self._files, self._open_files, self.directory, offset, self._config, now_ms
         )
+        self._set_jitter(self._active)
         self._segments.add(self._active)
         self._snapshots.remove_all()
         self._producers = ProducerState()

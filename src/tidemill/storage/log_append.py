@@ -307,9 +307,7 @@ class AppendableLog(ReadableLog):
         segment = Segment.create(
             self._files, self._open_files, self.directory, base_offset, self._config, now_ms
         )
-        if self._config.segment_jitter_ms > 0 and self._randomness is not None:
-            limit = min(self._config.segment_jitter_ms, self._config.segment_ms)
-            segment.roll_jitter_ms = self._randomness.below(limit)
+        self._set_jitter(segment)
         if old.size:
             old.next_offset = base_offset
             if old.transaction_index.is_checked:

@@ -94,12 +94,19 @@ class LogState:
         """Checks of transaction indexes that are under way."""
         self._failure: OSError | None = None
         self.config = config
+        self._set_jitter(self._active)
         self._check()
 
     def _check(self) -> None:
         assert self.log_start_offset <= self.high_watermark <= self.log_end_offset
         assert self.recovery_point <= self.log_end_offset
         assert self._active is self._segments.active and self._active.next_offset == self.log_end_offset
+
+    def _set_jitter(self, segment: Segment) -> None:
+        """Logs that began together need not roll together."""
+        if self._config.segment_jitter_ms > 0 and self._randomness is not None:
+            limit = min(self._config.segment_jitter_ms, self._config.segment_ms)
+            segment.roll_jitter_ms = self._randomness.below(limit)
 
     @property
     def config(self) -> LogConfig:

@@ -281,6 +281,24 @@ def test_jitter_rolls_earlier() -> None:
         assert len(log.segments) == segments
 
 
+def test_jitter_counts_from_the_first_segment_on_and_after_a_start() -> None:
+    """Thousands of logs that are opened together must not roll together."""
+    config = LogConfig(segment_ms=1000, segment_jitter_ms=900)
+    files = MemoryFiles()
+    log = open_log(files, config, randomness=SeededRandomness(3))
+    append(log, data_batch(1, timestamp=0))
+    assert 0 < log.segments[-1].roll_jitter_ms < 900
+    log.close()
+    again = open_log(files, config, clean_shutdown=True, recovery_point=1, randomness=SeededRandomness(5))
+    jitter = again.segments[-1].roll_jitter_ms
+    assert 0 < jitter < 900
+    for timestamp, segments in ((1000 - jitter, 1), (1001 - jitter, 2)):
+        append(again, data_batch(1, timestamp=timestamp))
+        assert len(again.segments) == segments
+    again.truncate_fully_and_start_at(7)
+    assert 0 < again.segments[-1].roll_jitter_ms < 900
+
+
 def test_roll_by_full_index() -> None:
     log = open_log(MemoryFiles(), LogConfig(segment_index_bytes=8 * 3, index_interval_bytes=1))
     for _ in range(12):
