@@ -46,6 +46,20 @@ def test_api_versions_in_every_version(cluster: Cluster) -> None:
     assert {0, 1, 2, 3, 18, 19, 20, 22} <= set(ranges[0])
 
 
+def test_features_that_may_be_at_level_0_are_named_from_version_4_on(cluster: Cluster) -> None:
+    """Java clients from 3.3 to 3.8 speak version 3 and refuse a feature whose lowest level is 0 (KAFKA-17492)."""
+    with cluster.connect() as connection:
+        old, new = (
+            {
+                feature.name: feature.min_version
+                for feature in connection.call(ASK, version).supported_features
+            }
+            for version in (3, 4)
+        )
+    assert {"group.version", "share.version", "transaction.version"} <= {n for n in new if not new[n]}
+    assert old == {name: low for name, low in new.items() if low > 0} and "metadata.version" in old
+
+
 def test_api_versions_of_the_future_is_answered_in_version_0(cluster: Cluster) -> None:
     """A newer client learns in one round trip what it may speak (KIP-511)."""
     payload = bytearray(encode_request(ASK, 4, correlation_id=7))

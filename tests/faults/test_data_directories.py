@@ -16,6 +16,7 @@ from waiting import wait_until
 
 from tidemill.model.errors import ErrorCode
 from tidemill.testing import SubprocessBroker, WireClient
+from tidemill.testing.embedded import BrokerDidNotStart
 from tidemill.wire.messages.delete_topics import DeleteTopicsRequest
 from tidemill.wire.messages.describe_log_dirs import DescribeLogDirsRequest
 from tidemill.wire.messages.metadata import MetadataRequest, MetadataRequestTopic
@@ -151,3 +152,47 @@ def test_a_partition_moved_by_hand_is_served_and_reported(broker: TwoDirectories
     broker._start()
     assert read_values(broker.bootstrap, moved) == [moved.encode()], "the metadata knows where it is now"
     assert broker.error_of(stays) == ErrorCode.KAFKA_STORAGE_ERROR
+
+
+# -- directories of others ----------------------------------------------------------------------------
+
+
+def contents(*directories: Path) -> dict[Path, bytes]:
+    """All files but the lock, which says no more than that somebody looked."""
+    return {
+        path: path.read_bytes()
+        for directory in directories
+        for path in directory.rglob("*")
+        if path.is_file() and path.name != ".lock"
+    }
+
+
+@pytest.mark.parametrize("place", ["first", "second"])
+def test_nothing_is_written_into_the_directory_of_another_node(tmp_path: Path, place: str) -> None:
+    foreign, own = tmp_path / "foreign", tmp_path / "own"
+    with SubprocessBroker(data_dir=foreign) as owner:
+        owner.create_topic("theirs")
+    own.mkdir()
+    intruder = TwoDirectories(tmp_path)
+    intruder.settings["node.id"] = "7"
+    directories = (foreign, own) if place == "first" else (own, foreign)
+    intruder.data_dir, intruder.second = str(directories[0]), directories[1]
+    before = contents(foreign, own)
+    with pytest.raises(BrokerDidNotStart, match=f"{foreign} belongs to node 1, this is node 7"):
+        intruder.start()
+    assert contents(foreign, own) == before
+
+
+def test_nothing_is_written_if_the_second_directory_is_of_another_cluster(
+    tmp_path: Path, broker: TwoDirectories
+) -> None:
+    broker._stop()
+    foreign = tmp_path / "foreign"
+    with SubprocessBroker(data_dir=foreign) as owner:
+        owner.create_topic("theirs")
+    own = Path(broker.data_dir)
+    broker.second = foreign
+    before = contents(foreign, own)
+    with pytest.raises(BrokerDidNotStart, match=f"{foreign} belongs to the cluster"):
+        broker.start()
+    assert contents(foreign, own) == before

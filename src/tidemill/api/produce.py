@@ -11,7 +11,6 @@ Gaps: `throttle_time_ms` is 0.
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Callable, Coroutine
 from typing import Any
 
@@ -38,8 +37,6 @@ from tidemill.wire.produce_codec import (
     decode_produce_request,
     encode_produce_response,
 )
-
-logger = logging.getLogger(__name__)
 
 ACKS_NONE = 0
 ADMIN_CLIENT_ID = "__admin_client"
@@ -113,7 +110,6 @@ class ProduceApi:
         try:
             info = partition.append(records, header, request.acks, now_ms)
         except OSError as error:
-            logger.error("cannot write to %s: %s", partition.topic_partition, error)
             raise ApiError(ErrorCode.KAFKA_STORAGE_ERROR, f"the disk refused the write: {error}") from error
         result = ProduceResult(
             partition.topic_partition.partition,

@@ -75,10 +75,10 @@ def find_readable(
     records = log.read(offset, max_bytes, end, min_one)
     if records is None or not records.length:
         return None
-    aborted = []
-    if settings.committed_only:
-        aborted = log.aborted_transactions(offset, min(end, log.offset_bound(records, offset)))
-    return Readable(led, partition, offset, records, aborted)
+    if not settings.committed_only:
+        return Readable(led, partition, offset, records, [])
+    found = log.committed(records, offset, end)
+    return Readable(led, partition, offset, *found) if found is not None else None
 
 
 def acquire_from(

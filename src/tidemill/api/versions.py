@@ -18,6 +18,8 @@ from tidemill.wire.messages.api_versions import (
 )
 
 SOFTWARE_SINCE = 3
+OPTIONAL_FEATURES_SINCE = 4
+"""Java clients from 3.3 to 3.8 ask in an older version, and break off at a feature whose lowest level is 0."""
 _SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9.-]*[a-zA-Z0-9])?")
 
 PRODUCE_ADVERTISED_MIN_VERSION = 0
@@ -39,10 +41,7 @@ class VersionApi:
         ]
         return ApiVersionsResponse(
             api_keys=_api_keys(),
-            supported_features=[
-                SupportedFeatureKey(name=name, min_version=low, max_version=high)
-                for name, low, high in SUPPORTED_FEATURES
-            ],
+            supported_features=_supported_features(context.version),
             finalized_features=finalised,
             finalized_features_epoch=image.offset,
         )
@@ -56,6 +55,15 @@ def _is_well_named(request: ApiVersionsRequest) -> bool:
     """Names and versions of client software go into metrics, so they must be plain."""
     names = (request.client_software_name, request.client_software_version)
     return all(_SOFTWARE.fullmatch(name) for name in names)
+
+
+def _supported_features(version: int) -> list[SupportedFeatureKey]:
+    least = 0 if version >= OPTIONAL_FEATURES_SINCE else 1
+    return [
+        SupportedFeatureKey(name=name, min_version=low, max_version=high)
+        for name, low, high in SUPPORTED_FEATURES
+        if low >= least
+    ]
 
 
 def _api_keys() -> list[ApiVersion]:

@@ -22,6 +22,7 @@ thread, one of each kind at a time.
 from __future__ import annotations
 
 import dataclasses
+import logging
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
@@ -50,6 +51,8 @@ from tidemill.storage.log import FlushJob, Log
 from tidemill.storage.partition_metadata import read_topic_id, write_topic_id
 from tidemill.wire.batch import BatchHeader, checksum, iterate_headers, read_header
 from tidemill.wire.schema import Message
+
+logger = logging.getLogger(__name__)
 
 METADATA_PARTITION = TopicPartition(CLUSTER_METADATA_TOPIC, 0)
 METADATA_TOPIC_ID = (1).to_bytes(16, "big")
@@ -150,9 +153,10 @@ class MetadataStore:
         clean_shutdown: bool,
         now_ms: int,
     ) -> MetadataStore:
-        """Raises CorruptLog if something that was on disk is damaged; a torn end is cut off.
+        """Raises CorruptLog if something that was on disk is damaged; a torn end is cut off, and said to be.
 
-        What the newest snapshot contains is not looked at in the log, so damage there hurts nobody.
+        A damaged last batch cannot be told from a torn one. What the newest snapshot contains is not looked at
+        in the log, so damage there hurts nobody.
         """
         directory = f"{data_directory}/{METADATA_PARTITION}"
         config = LogConfig(
@@ -165,16 +169,20 @@ class MetadataStore:
         files.make_directory(directory)
         _identify(files, directory)
         snapshot = _newest_snapshot(files, directory)
-        log = Log.open(
-            files,
-            directory,
-            config,
-            clean_shutdown=clean_shutdown,
-            recovery_point=snapshot.id.end_offset if snapshot else 0,
-            now_ms=now_ms,
-            topic_partition=METADATA_PARTITION,
-            topic_id=METADATA_TOPIC_ID,
-        )
+        try:
+            log = Log.open(
+                files,
+                directory,
+                config,
+                clean_shutdown=clean_shutdown,
+                recovery_point=snapshot.id.end_offset if snapshot else 0,
+                now_ms=now_ms,
+                topic_partition=METADATA_PARTITION,
+                topic_id=METADATA_TOPIC_ID,
+            )
+        except CorruptLog as error:
+            raise _damaged(directory, error) from error
+        _report_cut(log)
         if is_new:
             files.sync_directory(data_directory)
         return cls(files, data_directory, log, snapshot)
@@ -291,6 +299,24 @@ class MetadataStore:
         if len(ids) >= KEPT_SNAPSHOTS:
             self._log.increase_log_start_offset(ids[-KEPT_SNAPSHOTS].end_offset)
         self._log.delete_old_segments(now_ms)
+
+
+def _damaged(directory: str, error: CorruptLog) -> CorruptLog:
+    return CorruptLog(
+        f"the metadata log is damaged, nothing was changed: restore {directory} from a copy, as without it the "
+        f"broker does not know its topics ({error.finding})"
+    )
+
+
+def _report_cut(log: Log) -> None:
+    """Records are on the disk before they are answered: what is cut was a torn write, or a loss."""
+    if log.recovery_report.truncated_bytes:
+        logger.error(
+            "%d bytes at the end of the metadata log in %s were no whole batch and were cut off: if the last stop "
+            "was no crash, changes to topics or settings before it may be lost",
+            log.recovery_report.truncated_bytes,
+            log.directory,
+        )
 
 
 def _identify(files: Files, directory: str) -> None:

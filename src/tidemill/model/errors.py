@@ -166,3 +166,7 @@ class MalformedMessage(TidemillError):
 
 class CorruptLog(TidemillError):
     """A file of the log holds what was never written to it; never repaired by cutting, only quarantined."""
+
+    def __init__(self, finding: str, advice: str = "") -> None:
+        super().__init__(f"{finding}. {advice}" if advice else finding)
+        self.finding = finding

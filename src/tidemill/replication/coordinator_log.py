@@ -6,7 +6,6 @@ reads to the end of the log, beyond the high watermark: what the leader holds is
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable
 
 from tidemill.model.errors import ApiError, ErrorCode
@@ -16,8 +15,6 @@ from tidemill.replication.manager import ReplicaManager
 from tidemill.replication.partition import ACKS_ALL, Partition
 from tidemill.wire.batch import read_header
 from tidemill.wire.produce_codec import ProduceResult
-
-logger = logging.getLogger(__name__)
 
 
 class CoordinatorLog:
@@ -54,7 +51,6 @@ class CoordinatorLog:
                 memoryview(batch), read_header(batch), ACKS_ALL, now_ms, transaction_version
             )
         except OSError as error:
-            logger.error("cannot write to %s: %s", partition.topic_partition, error)
             raise ApiError(ErrorCode.KAFKA_STORAGE_ERROR, f"the disk refused the write: {error}") from error
         return info.last_offset + 1
 

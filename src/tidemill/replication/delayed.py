@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from tidemill.model.errors import ApiError, ErrorCode
 from tidemill.model.ids import TopicPartition
-from tidemill.replication.partition import Partition
+from tidemill.replication.partition import Partition, Role
 from tidemill.timing.purgatory import DelayedOperation
 from tidemill.wire.fetch_codec import FetchPartition, FetchResult
 from tidemill.wire.produce_codec import ProduceResult
@@ -97,7 +97,8 @@ class DelayedProduce(DelayedOperation):
     def try_complete(self) -> bool:
         for waiting in self._waiting:
             partition = waiting.partition
-            if partition.log is not None and not partition.is_durable(waiting.end_offset):
+            is_pending = partition.log is not None and partition.role is Role.LEADER
+            if is_pending and not partition.is_durable(waiting.end_offset):
                 return False
         return self.force_complete()
 
@@ -113,4 +114,6 @@ def _outcome(waiting: WaitingAppend) -> ProduceResult:
         code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     elif waiting.partition.log is None:
         code = ErrorCode.KAFKA_STORAGE_ERROR
+    elif waiting.partition.role is not Role.LEADER:
+        code = ErrorCode.NOT_LEADER_OR_FOLLOWER
     return ProduceResult(waiting.result.partition, code)

@@ -22,6 +22,7 @@ from tidemill.replication.delayed import (
 )
 from tidemill.replication.partition import Partition
 from tidemill.storage.log import FlushJob
+from tidemill.storage.managed_logs import parent_of
 from tidemill.storage.manager import LogManager, WantedLog
 from tidemill.timing.purgatory import Purgatory
 from tidemill.timing.wheel import TimingWheel
@@ -82,7 +83,13 @@ class ReplicaManager:
             logger.error("cannot open all new partitions: %s", error.message)
         for where, topic_id, _ in missing:
             self.partitions[where] = Partition(
-                where, topic_id, self.logs.get(where), self.node_id, self._wake, self._request_sync
+                where,
+                topic_id,
+                self.logs.get(where),
+                self.node_id,
+                self._wake,
+                self._request_sync,
+                self._disk_failed,
             )
 
     def _remove(self, partition: Partition, now_ms: int) -> None:
@@ -148,6 +155,11 @@ class ReplicaManager:
             return
         log.complete_flush(job)
         partition.advance_high_watermark()
+
+    def _disk_failed(self, partition: Partition, error: OSError) -> None:
+        """A write or a read was refused: unless it was only for want of room, no file beside it can be trusted."""
+        if partition.log is not None:
+            self.logs.fail_directory(parent_of(partition.log.directory), error)
 
     def _lose(self, partition: Partition, error: Exception) -> None:
         logger.error("%s is offline: %s", partition.topic_partition, error)

@@ -20,6 +20,7 @@ Roles, and what changes them (anything else is illegal):
 from __future__ import annotations
 
 import enum
+import errno
 import logging
 from collections.abc import Callable
 
@@ -48,8 +49,9 @@ class Partition:
     """One partition on this broker. All calls come from the event loop."""
 
     __slots__ = (
-        "_at_end", "_epoch_start", "_on_advance", "_remote_ends", "_request_sync", "high_watermark", "is_deleted",
-        "isr", "leader_epoch", "leader_id", "log", "node_id", "replicas", "role", "topic_id", "topic_partition",
+        "_at_end", "_epoch_start", "_on_advance", "_on_disk_error", "_remote_ends", "_request_sync", "high_watermark",
+        "is_deleted", "isr", "leader_epoch", "leader_id", "log", "node_id", "replicas", "role", "topic_id",
+        "topic_partition",
     )  # fmt: skip
 
     def __init__(
@@ -60,6 +62,7 @@ class Partition:
         node_id: int,
         on_advance: Callable[[TopicPartition], None],
         request_sync: Callable[[Partition], None],
+        on_disk_error: Callable[[Partition, OSError], None],
     ) -> None:
         self.topic_partition = topic_partition
         self.topic_id = topic_id
@@ -78,6 +81,7 @@ class Partition:
         self._epoch_start = 0
         self._on_advance = on_advance
         self._request_sync = request_sync
+        self._on_disk_error = on_disk_error
 
     # -- roles ----------------------------------------------------------------------------------------
 
@@ -95,7 +99,10 @@ class Partition:
 
     def become_follower(self, state: PartitionState) -> None:
         assert state.leader != self.node_id and state.leader_epoch >= self.leader_epoch
+        was_leader = self.role is Role.LEADER
         self._adopt(state, Role.FOLLOWER)
+        if was_leader:
+            self._on_advance(self.topic_partition)  # whoever waits here must look for the new leader
 
     def go_offline(self, *, is_deleted: bool = False) -> None:
         self.role = Role.OFFLINE
@@ -142,10 +149,18 @@ class Partition:
                 ErrorCode.NOT_ENOUGH_REPLICAS,
                 f"{len(self.isr)} replicas in sync, min.insync.replicas is {log.config.min_insync_replicas}",
             )
-        info = log.append_as_leader(batch, header, self.leader_epoch, now_ms, transaction_version)
+        try:
+            info = log.append_as_leader(batch, header, self.leader_epoch, now_ms, transaction_version)
+        except OSError as error:
+            logger.error("cannot write to %s: %s", self.topic_partition, error)
+            self._on_disk_error(self, error)
+            raise
         if log.log_end_offset - log.recovery_point >= log.config.flush_messages:
             self._request_sync(self)
+        before = self.high_watermark
         self.advance_high_watermark()
+        if len(self.replicas) > 1 and self.high_watermark == before:
+            self._on_advance(self.topic_partition)  # followers read beyond it, and move it by what they fetch
         return info
 
     def advance_high_watermark(self) -> None:
@@ -261,12 +276,16 @@ class Partition:
                     records = None
             if replica_id >= 0:
                 self.record_follower_fetch(replica_id, offset)
-            aborted = self._aborted(log, offset, end, records) if committed_only else None
+            aborted = None
+            if committed_only:
+                aborted, records = self._committed(log, offset, end, records)
             return self._result(log, wanted.partition, aborted, records)
         except ApiError as error:
             return self.failed_result(wanted.partition, error.code)
         except OSError as error:
             logger.error("cannot read %s: %s", self.topic_partition, error)
+            if error.errno != errno.ENOENT:  # one file is missing: that says nothing about the others
+                self._on_disk_error(self, error)
             return self.failed_result(wanted.partition, ErrorCode.KAFKA_STORAGE_ERROR)
 
     def _nothing_new(self, log: Log) -> FetchResult:
@@ -304,12 +323,14 @@ class Partition:
             diverging,
         )
 
-    def _aborted(self, log: Log, offset: int, end: int, records: LogSlice | None) -> list[tuple[int, int]]:
-        """The aborted transactions among these records, as (producer id, first offset)."""
-        if records is None:
-            return []
-        found = log.aborted_transactions(offset, min(end, log.offset_bound(records, offset)))
-        return [(transaction.producer_id, transaction.first_offset) for transaction in found]
+    def _committed(
+        self, log: Log, offset: int, end: int, records: LogSlice | None
+    ) -> tuple[list[tuple[int, int]], LogSlice | None]:
+        """The aborted transactions among these records, as (producer id, first offset); no records while unknown."""
+        found = log.committed(records, offset, end) if records is not None else None
+        if found is None:
+            return [], None
+        return [(each.producer_id, each.first_offset) for each in found.aborted], found.records
 
     def failed_result(self, partition: int, code: ErrorCode) -> FetchResult:
         leader = None

@@ -45,7 +45,7 @@ from tidemill.server.options import BrokerOptions, StartError
 from tidemill.server.timer import LoopWheel
 from tidemill.server.topic_configs import TopicConfigs
 from tidemill.storage.config import LogConfig
-from tidemill.storage.data_directory import WrongDirectory, cluster_id_in
+from tidemill.storage.data_directory import WrongDirectory, cluster_id_in, require_ours
 from tidemill.storage.manager import LogManager
 from tidemill.storage.open_files import OpenFiles
 
@@ -150,6 +150,7 @@ class Broker:
         directories = options.data_directories
         self.cluster_id = cluster_id_in(self._files, directories) or uuid_text(self._randomness.uuid())
         try:
+            require_ours(self._files, directories, options.node_id, self.cluster_id)
             self._quorum = QuorumOfOne.open(
                 self._files,
                 directories[0],
@@ -167,10 +168,8 @@ class Broker:
                 self._config_of,
                 open_files=OpenFiles(_handle_limit()),
                 on_failure=self._directory_failed,
-                offset_map_bytes=self._settings.cleaner_buffer_bytes,
-                producer_expiration_ms=self._settings.producer_expiration_ms,
             )
-            self._logs.cordoned = self._settings.cordoned_directories
+            self._configure_logs()
             report = self._logs.start(
                 options.node_id,
                 self.cluster_id,
@@ -258,7 +257,7 @@ class Broker:
                 broker_changed = True
         if broker_changed:
             self._refresh_settings(image)
-            self._logs.cordoned = self._settings.cordoned_directories
+            self._configure_logs()
             self._services.settings = self._settings
             self._listener.limits = self._connection_limits()
             for topic in image.topics.values():
@@ -270,6 +269,11 @@ class Broker:
         self._directories.report(self._metadata, sorted(changes.partitions))
         self._coordinators.apply(sorted(changes.partitions))
         self._coordinators.topics_deleted(changes.topics_deleted)
+
+    def _configure_logs(self) -> None:
+        self._logs.cordoned = self._settings.cordoned_directories
+        self._logs.producer_expiration_ms = self._settings.producer_expiration_ms
+        self._logs.compaction.offset_map_bytes = self._settings.cleaner_buffer_bytes
 
     def _refresh_settings(self, image: MetadataImage) -> None:
         layers = self._controller.settings.layers(image)

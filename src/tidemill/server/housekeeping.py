@@ -115,6 +115,8 @@ class Housekeeping:
     async def compact(self) -> None:
         """One log after the other, until none is due."""
         while self._settings().cleaner_enabled:
+            for _ in self._logs.cleaning_preparation(self._clock.wall_ms()):
+                await asyncio.sleep(0)
             cleaning = self._logs.begin_cleaning(self._clock.wall_ms())
             if cleaning is None:
                 return

@@ -16,7 +16,8 @@ with the other checkpoints; what is lost of it in a crash is cleaned once more.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from typing import NamedTuple
 
 from tidemill.model.errors import TidemillError
@@ -49,9 +50,9 @@ class Cleaning(NamedTuple):
 
 
 class Compaction:
-    def __init__(self, files: Files, offset_map_bytes: int = DEFAULT_OFFSET_MAP_BYTES) -> None:
+    def __init__(self, files: Files) -> None:
         self._files = files
-        self.offset_map_bytes = offset_map_bytes
+        self.offset_map_bytes = DEFAULT_OFFSET_MAP_BYTES
         self.clean_until: Offsets = {}
         self.uncleanable: dict[TopicPartition, str] = {}
         """Partitions that cannot be compacted, and why."""
@@ -64,8 +65,25 @@ class Compaction:
     def is_cleaning(self, partition: TopicPartition) -> bool:
         return partition in self._cleaning
 
+    def preparation(self, logs: Iterable[Log], now_ms: int) -> Iterator[None]:
+        """Before `begin`: find out in steps what was aborted in the log that it would choose."""
+        chosen = self._choose(logs, now_ms)
+        if chosen is not None:
+            start, end = chosen.segments[0].base_offset, chosen.first_uncleanable_offset
+            with suppress(TidemillError, OSError):  # `begin` will meet it again
+                while not chosen.log.knows_aborted(start, end):
+                    yield
+
     def begin(self, logs: Iterable[Log], now_ms: int) -> Cleaning | None:
         """The filthiest log that is due, if any; it counts as being cleaned from now on."""
+        chosen = self._choose(logs, now_ms)
+        if chosen is None:
+            return None
+        cleaning = Cleaning(chosen, job_for(chosen, now_ms, self.offset_map_bytes))
+        self._cleaning[cleaning.partition] = cleaning
+        return cleaning
+
+    def _choose(self, logs: Iterable[Log], now_ms: int) -> Candidate | None:
         candidates = []
         for log in logs:
             if log.config.is_compacted and self._is_available(log, now_ms):
@@ -74,12 +92,7 @@ class Compaction:
                 except TidemillError as error:
                     self.uncleanable[log.topic_partition] = str(error)
         self.max_dirty_ratio = max((each.dirty_ratio for each in candidates), default=0.0)
-        chosen = filthiest(candidates)
-        if chosen is None:
-            return None
-        cleaning = Cleaning(chosen, job_for(chosen, now_ms, self.offset_map_bytes))
-        self._cleaning[cleaning.partition] = cleaning
-        return cleaning
+        return filthiest(candidates)
 
     def _is_available(self, log: Log, now_ms: int) -> bool:
         partition = log.topic_partition

@@ -17,6 +17,7 @@ from __future__ import annotations
 import re
 import threading
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import NamedTuple
 
 from tidemill.model.errors import TidemillError
@@ -123,32 +124,15 @@ class DataDirectory:
     def claim(self, node_id: int, cluster_id: str, randomness: Randomness) -> None:
         """Make the directory ours, or make sure that it is; raises WrongDirectory."""
         self._files.make_directory(self.path)
-        try:
-            meta = read_meta(self._files, self.path)
-        except BadCheckpoint as error:
-            raise WrongDirectory(
-                f"{error}. Restore the file, or empty the directory if its data may go."
-            ) from error
+        meta = _read_identity(self._files, self.path)
         if meta is None or meta.directory_id is None:
             meta = meta or MetaProperties(node_id, cluster_id)
             meta = meta._replace(directory_id=randomness.uuid())
-            self._check_identity(meta, node_id, cluster_id)
+            _check_identity(self.path, meta, node_id, cluster_id)
             write_meta(self._files, self.path, meta)
-        self._check_identity(meta, node_id, cluster_id)
+        _check_identity(self.path, meta, node_id, cluster_id)
         assert meta.directory_id is not None
         self.directory_id = meta.directory_id
-
-    def _check_identity(self, meta: MetaProperties, node_id: int, cluster_id: str) -> None:
-        if meta.cluster_id != cluster_id:
-            raise WrongDirectory(
-                f"{self.path} belongs to the cluster {meta.cluster_id}, this broker to {cluster_id}. "
-                "Start it with that cluster id, or with another data directory."
-            )
-        if meta.node_id != node_id:
-            raise WrongDirectory(
-                f"{self.path} belongs to node {meta.node_id}, this is node {node_id}. "
-                "Start it with that node id, or with another data directory."
-            )
 
     # -- checkpoints ----------------------------------------------------------------------------------
 
@@ -202,6 +186,40 @@ class DataDirectory:
 
     def total_bytes(self) -> int:
         return self._files.total_bytes(self.path)
+
+
+def require_ours(files: Files, paths: Sequence[str], node_id: int, cluster_id: str) -> None:
+    """Before anything is written: no formatted directory is another's; raises WrongDirectory.
+
+    One that cannot be looked into is a failed disk, which its opening will find.
+    """
+    for path in paths:
+        with suppress(OSError):
+            meta = _read_identity(files, path)
+            if meta is not None:
+                _check_identity(path, meta, node_id, cluster_id)
+
+
+def _read_identity(files: Files, path: str) -> MetaProperties | None:
+    try:
+        return read_meta(files, path)
+    except BadCheckpoint as error:
+        raise WrongDirectory(
+            f"{error}. Restore the file, or empty the directory if its data may go."
+        ) from error
+
+
+def _check_identity(path: str, meta: MetaProperties, node_id: int, cluster_id: str) -> None:
+    if meta.cluster_id != cluster_id:
+        raise WrongDirectory(
+            f"{path} belongs to the cluster {meta.cluster_id}, this broker to {cluster_id}. "
+            "Start it with that cluster id, or with another data directory."
+        )
+    if meta.node_id != node_id:
+        raise WrongDirectory(
+            f"{path} belongs to node {meta.node_id}, this is node {node_id}. "
+            "Start it with that node id, or with another data directory."
+        )
 
 
 def cluster_id_in(files: Files, paths: Sequence[str]) -> str | None:

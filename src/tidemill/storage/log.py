@@ -72,7 +72,7 @@ class Log(AppendableLog):
         recovered.producers.expire(now_ms, producer_expiration_ms)
         return cls(
             files, open_files, directory, topic_partition or partition_of(directory),
-            stored_id or topic_id or ZERO_UUID, config, recovered, randomness, producer_expiration_ms,
+            stored_id or topic_id or ZERO_UUID, config, recovered, randomness,
         )  # fmt: skip
 
     # -- following ------------------------------------------------------------------------------------
@@ -122,7 +122,7 @@ class Log(AppendableLog):
     def _truncated_end(self, offset: int) -> int:
         """Where the log will end: a batch that reaches beyond the offset goes as a whole."""
         segment = self._segments.floor(offset)
-        self._transactions(segment)
+        self._check_transactions(segment)
         try:
             found = segment.locate(offset)
         except DamagedBatch as error:
@@ -139,6 +139,7 @@ class Log(AppendableLog):
         self._active = Segment.create(
             self._files, self._open_files, self.directory, offset, self._config, now_ms
         )
+        self._set_jitter(self._active)
         self._segments.add(self._active)
         self._snapshots.remove_all()
         self._producers = ProducerState()
@@ -160,6 +161,8 @@ class Log(AppendableLog):
             self.fail(error)
             self.require_online()
         self._truncation_count += 1
+        self._found_end = min(self._found_end, end_offset)
+        self._walks.clear()
         self._unwritten_snapshot = None
         self._is_changed = True
         self._positions.clear()
@@ -266,7 +269,8 @@ class Log(AppendableLog):
         segment = Segment.load(
             self._files, self._open_files, self.directory, base_offset, self._config, next_offset
         )
-        segment.proof = None  # the cleaner has checked what it copied
+        segment.proof = None  # the cleaner has checked what it copied,
+        segment.plain_bytes = segment.size  # and left no record of an aborted transaction
         self._segments.add(segment)
         try:
             segment.load_indexes()
@@ -307,7 +311,7 @@ class Log(AppendableLog):
         if job.is_done and job.truncation_count == self._truncation_count:
             if job.snapshot is not None:
                 self._snapshots.adopt(job.snapshot[0])
-                self._snapshots.prune(self.recovery_point)
+                self._snapshots.prune(self.recovery_point, self._segments.base_offsets)
             self.recovery_point = max(self.recovery_point, min(job.end_offset, self.log_end_offset))
             assert self.recovery_point <= self.log_end_offset
 
@@ -335,7 +339,7 @@ class Log(AppendableLog):
                 if sync:
                     self._active.sync_indexes()
                 self._snapshots.write(self.log_end_offset, self._producers.producers.values(), sync=sync)
-                self._snapshots.prune(self.recovery_point)
+                self._snapshots.prune(self.recovery_point, self._segments.base_offsets)
                 mark = f"{self.directory}/{TRUNCATION_MARK}"
                 if self._files.exists(mark):
                     self._files.remove(mark)

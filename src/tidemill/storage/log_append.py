@@ -20,7 +20,7 @@ from contextlib import suppress
 
 from tidemill.model.errors import ApiError, ErrorCode
 from tidemill.storage.log_read import ReadableLog
-from tidemill.storage.log_state import AppendInfo
+from tidemill.storage.log_state import PASSING_ERRORS, AppendInfo
 from tidemill.storage.next_segment import NEXT_SEGMENT
 from tidemill.storage.offset_index import MAX_RELATIVE_OFFSET
 from tidemill.storage.producer_snapshots import render_snapshot
@@ -108,7 +108,7 @@ class AppendableLog(ReadableLog):
             last_offset = self._write(batch, header.last_offset_delta, timestamp, leader_epoch, now_ms)
         except OSError:
             if is_noted:
-                segment.transaction_index.truncate_to(offset)
+                segment.transaction_index.take_back()
             raise
         self._settle_marker(header, marker, completed, timestamp)
         return AppendInfo(offset, last_offset, now_ms if self._is_log_append_time else NO_APPEND_TIME, False)
@@ -151,8 +151,8 @@ class AppendableLog(ReadableLog):
         position = segment.size
         try:
             segment.append(batch, size, last_offset, timestamp)
-        except OSError:
-            self._undo_write(segment, position)
+        except OSError as error:
+            self._undo_write(segment, position, error)
             raise
         self._remember(offset, segment, position)
         self.log_end_offset = last_offset + 1
@@ -160,13 +160,15 @@ class AppendableLog(ReadableLog):
         self._is_changed = True
         return last_offset
 
-    def _undo_write(self, segment: Segment, position: int) -> None:
-        """Cut off what a failed write left; if that fails too, nobody knows what is there."""
+    def _undo_write(self, segment: Segment, position: int, error: OSError) -> None:
+        """Cut off what a failed write left. Nothing follows it, unless only room was missing."""
         assert segment.size == position
+        if error.errno not in PASSING_ERRORS:
+            self.fail(error)
         try:
             segment.cut_back(position)
-        except OSError as error:
-            self.fail(error)
+        except OSError as second:
+            self.fail(second)
 
     # -- as follower ----------------------------------------------------------------------------------
 
@@ -233,8 +235,8 @@ class AppendableLog(ReadableLog):
             segment.append_run(
                 data, [BatchMark(each.size, each.last_offset, each.max_timestamp) for each in run]
             )
-        except OSError:
-            self._undo_write(segment, position)
+        except OSError as error:
+            self._undo_write(segment, position, error)
             raise
         self._remember(first.base_offset, segment, position)
         for header in run:
@@ -255,10 +257,10 @@ class AppendableLog(ReadableLog):
         position = segment.size
         try:
             segment.append(batch, len(batch), header.last_offset, header.max_timestamp)
-        except OSError:
-            self._undo_write(segment, position)
+        except OSError as error:
+            self._undo_write(segment, position, error)
             if is_noted:
-                segment.transaction_index.truncate_to(header.base_offset)
+                segment.transaction_index.take_back()
             raise
         self._settle_marker(header, marker, completed, header.max_timestamp)
         self._grow(header.last_offset + 1, len(batch))
@@ -309,11 +311,12 @@ class AppendableLog(ReadableLog):
         segment = Segment.create(
             self._files, self._open_files, self.directory, base_offset, self._config, now_ms
         )
-        if self._config.segment_jitter_ms > 0 and self._randomness is not None:
-            limit = min(self._config.segment_jitter_ms, self._config.segment_ms)
-            segment.roll_jitter_ms = self._randomness.below(limit)
+        self._set_jitter(segment)
         if old.size:
             old.next_offset = base_offset
+            if old.transaction_index.is_checked:
+                first_open = self._producers.first_open_offset
+                old.transaction_index.stable_after = base_offset if first_open is None else first_open
         else:
             self._segments.discard(old)
             old.remove()

@@ -48,7 +48,7 @@ class LogPasses(ManagedLogs):
             if self.logs.get(partition) is not log or self.compaction.is_cleaning(partition):
                 continue
             try:
-                log.expire_producers(now_ms)
+                log.expire_producers(now_ms, self.producer_expiration_ms)
                 removed = log.delete_old_segments(now_ms)
             except OSError as error:
                 self.fail_directory(parent_of(log.directory), error)
@@ -113,6 +113,10 @@ class LogPasses(ManagedLogs):
         self.fail_directory(parent_of(log.directory), error, is_certain=True)
 
     # -- compaction -----------------------------------------------------------------------------------
+
+    def cleaning_preparation(self, now_ms: int) -> Iterator[None]:
+        """What `begin_cleaning` would have to find out, in steps between which the loop may serve others."""
+        return self.compaction.preparation(self.logs.values(), now_ms)
 
     def begin_cleaning(self, now_ms: int) -> Cleaning | None:
         """The log most in need of compaction, if any is; to be run by `cleaner_process`."""

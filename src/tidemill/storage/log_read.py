@@ -13,23 +13,36 @@ what a reader of large batches receives is thrown away and asked for again.
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
+from typing import NamedTuple
 
 from tidemill.model.errors import ApiError, ErrorCode
 from tidemill.ports.files import OpenFile
 from tidemill.storage.batch_scan import DamagedBatch
 from tidemill.storage.epoch_check import epochs_agree, epochs_of_batches
 from tidemill.storage.log_state import LogSlice, LogState
-from tidemill.storage.producer_replay import checked_transactions
 from tidemill.storage.proof import Proof, require_no_hidden_batch
 from tidemill.storage.segment import LOG_SUFFIX, Segment
 from tidemill.storage.timestamps import TimestampedBatch
-from tidemill.storage.transaction_index import AbortedTransaction, TransactionIndex
+from tidemill.storage.transaction_index import AbortedTransaction, collect
+from tidemill.storage.transaction_walk import TransactionWalk, believe_file
 from tidemill.wire.batch import HEADER_SIZE, LOG_OVERHEAD, BatchHeader, read_prefix
 
 logger = logging.getLogger(__name__)
 
+MOST_STEPS = 1
+"""Of a check of transaction indexes, in one read."""
+NO_LIMIT = -1
+MOST_WALKS = 8
+MAX_OFFSET = (1 << 63) - 1
+
 EXPANSION_LIMIT = 16
 """How many times `max.message.bytes` a batch may unpack to before it is not looked into."""
+
+
+class CommittedSlice(NamedTuple):
+    records: LogSlice
+    aborted: list[AbortedTransaction]
 
 
 class ReadableLog(LogState):
@@ -95,7 +108,7 @@ class ReadableLog(LogState):
                 logger.error("%s is damaged and not served: %s", segment.path(LOG_SUFFIX), error)
             raise self._damaged(error) from error
         if proof.is_complete:
-            segment.proof = None
+            segment.finish_proof()
         return min(length, sound - position)
 
     def _out_of_range(self, offset: int) -> ApiError:
@@ -144,28 +157,100 @@ class ReadableLog(LogState):
     def _damaged(self, error: DamagedBatch) -> ApiError:
         return ApiError(ErrorCode.CORRUPT_MESSAGE, f"{self.topic_partition}: {error}")
 
-    def offset_bound(self, records: LogSlice, start_offset: int) -> int:
-        """An offset at or after the end of this slice, for `aborted_transactions`; near it, not exact."""
-        segment = self._segments.floor(start_offset)
-        return segment.offset_bound(records.position + records.length) or segment.next_offset
-
     # -- transactions ---------------------------------------------------------------------------------
 
+    def committed(self, records: LogSlice, offset: int, end_offset: int) -> CommittedSlice | None:
+        """The aborted transactions that touch this slice, which was read from `offset` on (and may be shortened).
+
+        None if they are not known yet: each call comes nearer to it.
+        """
+        segment = self._segment_of(records, offset)
+        end = records.position + records.length
+        plain_end = segment.plain_end
+        if records.position < plain_end:
+            return CommittedSlice(records._replace(length=min(end, plain_end) - records.position), [])
+        bound = self.offset_bound(records, offset)
+        aborted = self._find_aborted(offset, min(end_offset, bound), MOST_STEPS)
+        return CommittedSlice(records, aborted) if aborted is not None else None
+
+    def offset_bound(self, records: LogSlice, offset: int) -> int:
+        """An offset at or after the end of this slice; near it, not exact."""
+        segment = self._segment_of(records, offset)
+        return segment.offset_bound(records.position + records.length) or segment.next_offset
+
+    def _segment_of(self, records: LogSlice, offset: int) -> Segment:
+        """Where a slice lies: mostly where its offset should, but compaction may have left nothing there."""
+        for segment in self._segments.from_offset(offset):
+            if segment.file is records.file:
+                return segment
+        return self._segments.active
+
     def aborted_transactions(self, start_offset: int, end_offset: int) -> list[AbortedTransaction]:
-        """Those whose records touch [start, end)."""
+        """Those whose records touch [start, end), however long it takes to find them."""
+        found = self._find_aborted(start_offset, end_offset, NO_LIMIT)
+        assert found is not None
+        return found
+
+    def knows_aborted(self, start_offset: int, end_offset: int) -> bool:
+        """One step nearer to an answer of `aborted_transactions` that takes no time."""
+        return self._find_aborted(start_offset, end_offset, MOST_STEPS) is not None
+
+    def _find_aborted(self, start: int, end: int, most_steps: int) -> list[AbortedTransaction] | None:
         found: list[AbortedTransaction] = []
-        for segment in self._segments.from_offset(start_offset):
-            entries, is_last = self._transactions(segment).collect(start_offset, end_offset)
-            found += entries
-            if is_last:
+        for segment in self._segments.from_offset(start):
+            index = segment.transaction_index
+            is_ours = start >= self._found_end and not index.is_checked
+            entries = index.added if is_ours else self._aborted_in(segment, end, most_steps)
+            if entries is None:
+                return None
+            touching, is_last = collect(entries, start, end)
+            found += touching
+            if is_last or index.stable_after >= end or not (is_ours or index.is_checked):
                 break
         return found
 
-    def _transactions(self, segment: Segment) -> TransactionIndex:
+    def _aborted_in(
+        self, segment: Segment, end_offset: int, most_steps: int
+    ) -> Sequence[AbortedTransaction] | None:
+        """The entries of this segment, or those that matter to a reader below an offset which is decided."""
+        index = segment.transaction_index
+        if index.is_checked:
+            return index.entries
+        walk = self._walk_to(segment)
         try:
-            return checked_transactions(self._segments, self._snapshots, segment, self.log_start_offset)
+            while not (walk.segment is segment and walk.stable_offset >= end_offset):
+                if most_steps == 0:
+                    return None
+                most_steps -= 1
+                walk.step(self._segments)
+                if index.is_checked:
+                    return index.entries
+        except DamagedBatch as error:
+            self._walks.remove(walk)
+            if not believe_file(segment, walk):
+                raise self._damaged(error) from error
+            return index.entries
+        return walk.entries
+
+    def _walk_to(self, segment: Segment) -> TransactionWalk:
+        """The check that is nearest before this segment; a new one if a snapshot lies nearer."""
+        base = segment.base_offset
+        nearest = max((offset for offset in self._snapshots.offsets if offset <= base), default=0)
+        for walk in self._walks:
+            is_before = nearest <= walk.segment.base_offset < base and walk.segment in self._segments
+            if is_before or (walk.segment is segment and walk.is_whole):
+                return walk
+        try:
+            walk = TransactionWalk(self._segments, self._snapshots, segment, self.log_start_offset)
         except DamagedBatch as error:
             raise self._damaged(error) from error
+        self._walks = [walk, *self._walks[: MOST_WALKS - 1]]
+        return walk
+
+    def _check_transactions(self, segment: Segment) -> None:
+        """Before its index is changed: the whole of it must be right."""
+        if not segment.transaction_index.is_checked:
+            self._aborted_in(segment, MAX_OFFSET, NO_LIMIT)
 
     # -- by timestamp ---------------------------------------------------------------------------------
 

@@ -6,6 +6,7 @@ The log is built in layers, each a module and a class of its own: state (here), 
 
 from __future__ import annotations
 
+import errno
 from typing import NamedTuple
 
 from tidemill.model.errors import ApiError, ErrorCode
@@ -14,12 +15,15 @@ from tidemill.ports.files import Files
 from tidemill.ports.randomness import Randomness
 from tidemill.storage.config import LogConfig
 from tidemill.storage.open_files import OpenFiles
-from tidemill.storage.producer_state import DEFAULT_EXPIRATION_MS, ProducerEntry
+from tidemill.storage.producer_state import ProducerEntry
 from tidemill.storage.recovery import RecoveredLog
 from tidemill.storage.segment import Segment
+from tidemill.storage.transaction_walk import TransactionWalk
 from tidemill.wire.frames import FileSlice
 
 REMEMBERED_POSITIONS = 16
+PASSING_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EMFILE, errno.ENFILE)
+"""Room or handles are missing: no sign that the disk is broken, and it may be over in a moment."""
 
 
 class AppendInfo(NamedTuple):
@@ -42,17 +46,17 @@ class LogState:
     """
 
     __slots__ = (
-        "_active", "_config", "_deleted", "_epochs", "_epochs_checked", "_failure", "_files", "_has_next",
-        "_is_changed", "_is_log_append_time", "_open_files", "_positions", "_producer_expiration_ms", "_producers",
-        "_randomness", "_segments", "_snapshots", "_truncation_count", "_unwritten_snapshot", "directory",
-        "high_watermark", "log_end_offset", "log_start_offset", "recovery_point", "recovery_report", "size",
-        "topic_id", "topic_partition",
+        "_active", "_config", "_deleted", "_epochs", "_epochs_checked", "_failure", "_files", "_found_end",
+        "_has_next",
+        "_is_changed", "_is_log_append_time", "_open_files", "_positions", "_producers",
+        "_randomness", "_segments", "_snapshots", "_truncation_count", "_unwritten_snapshot", "_walks",
+        "directory", "high_watermark", "log_end_offset", "log_start_offset", "recovery_point", "recovery_report",
+        "size", "topic_id", "topic_partition",
     )  # fmt: skip
 
     def __init__(
         self, files: Files, open_files: OpenFiles, directory: str, topic_partition: TopicPartition, topic_id: bytes,
         config: LogConfig, recovered: RecoveredLog, randomness: Randomness | None = None,
-        producer_expiration_ms: int = DEFAULT_EXPIRATION_MS,
     ) -> None:  # fmt: skip
         self._files = files
         self._open_files = open_files
@@ -60,7 +64,6 @@ class LogState:
         self.topic_partition = topic_partition
         self.topic_id = topic_id
         self._randomness = randomness
-        self._producer_expiration_ms = producer_expiration_ms
         self._segments = recovered.segments
         self._active: Segment = recovered.segments.active
         self._epochs = recovered.epochs
@@ -69,6 +72,8 @@ class LogState:
         self._producers = recovered.producers
         self.log_start_offset = recovered.log_start_offset
         self.log_end_offset = recovered.end_offset
+        self._found_end = recovered.end_offset
+        """What lies below was found on the disk, the rest was written here."""
         self.high_watermark = recovered.log_start_offset
         self.recovery_point = recovered.recovery_point
         self.recovery_report = recovered.report
@@ -85,14 +90,23 @@ class LogState:
         """Producers as of the last roll; the next flush writes them, so that the roll need not."""
         self._is_changed = recovered.report.rebuilt_indexes > 0
         """Whether anything was written since the log was last closed."""
+        self._walks: list[TransactionWalk] = []
+        """Checks of transaction indexes that are under way."""
         self._failure: OSError | None = None
         self.config = config
+        self._set_jitter(self._active)
         self._check()
 
     def _check(self) -> None:
         assert self.log_start_offset <= self.high_watermark <= self.log_end_offset
         assert self.recovery_point <= self.log_end_offset
         assert self._active is self._segments.active and self._active.next_offset == self.log_end_offset
+
+    def _set_jitter(self, segment: Segment) -> None:
+        """Logs that began together need not roll together."""
+        if self._config.segment_jitter_ms > 0 and self._randomness is not None:
+            limit = min(self._config.segment_jitter_ms, self._config.segment_ms)
+            segment.roll_jitter_ms = self._randomness.below(limit)
 
     @property
     def config(self) -> LogConfig:
@@ -149,9 +163,9 @@ class LogState:
         """The active producers."""
         return list(self._producers.producers.values())
 
-    def expire_producers(self, now_ms: int) -> int:
-        """Forget producers idle for `producer.id.expiration.ms`; how many."""
-        return self._producers.expire(now_ms, self._producer_expiration_ms)
+    def expire_producers(self, now_ms: int, expiration_ms: int) -> int:
+        """Forget producers idle for so long; how many."""
+        return self._producers.expire(now_ms, expiration_ms)
 
     def _remember(self, offset: int, segment: Segment, position: int) -> None:
         """A batch at this offset begins here: the next sequential read need not search."""

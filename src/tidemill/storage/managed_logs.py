@@ -10,7 +10,6 @@ The manager is built in layers, each a module and a class of its own: what there
 
 from __future__ import annotations
 
-import errno
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import NamedTuple
@@ -19,15 +18,13 @@ from tidemill.model.errors import ApiError, ErrorCode
 from tidemill.model.ids import TopicPartition
 from tidemill.ports.files import Files
 from tidemill.ports.randomness import Randomness
-from tidemill.storage.compaction import DEFAULT_OFFSET_MAP_BYTES, Compaction
+from tidemill.storage.compaction import Compaction
 from tidemill.storage.config import LogConfig
 from tidemill.storage.data_directory import DataDirectory
 from tidemill.storage.log import Log
+from tidemill.storage.log_state import PASSING_ERRORS
 from tidemill.storage.open_files import OpenFiles
 from tidemill.storage.producer_state import DEFAULT_EXPIRATION_MS
-
-PASSING = (errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE)
-"""No failure of the disk: what could not be done is refused, and works again when there is room."""
 
 OnFailure = Callable[[str, list[TopicPartition], OSError], None]
 """Told of a directory that went offline, with the partitions that went with it."""
@@ -46,7 +43,6 @@ class ManagedLogs:
     def __init__(
         self, files: Files, randomness: Randomness, directories: Sequence[str], config_of: Callable[[str], LogConfig],
         *, open_files: OpenFiles | None = None, on_failure: OnFailure | None = None,
-        offset_map_bytes: int = DEFAULT_OFFSET_MAP_BYTES, producer_expiration_ms: int = DEFAULT_EXPIRATION_MS,
     ) -> None:  # fmt: skip
         assert directories and len(set(directories)) == len(directories)
         self._files = files
@@ -54,7 +50,8 @@ class ManagedLogs:
         self._config_of = config_of
         self._open_files = open_files if open_files is not None else OpenFiles()
         self._on_failure = on_failure
-        self._producer_expiration_ms = producer_expiration_ms
+        self.producer_expiration_ms = DEFAULT_EXPIRATION_MS
+        """May be changed at any time, as may `compaction.offset_map_bytes`."""
         self.directories = [DataDirectory(files, path.rstrip("/")) for path in directories]
         self.cordoned: frozenset[str] = frozenset()
         """Paths of directories that take no new partitions."""
@@ -62,7 +59,7 @@ class ManagedLogs:
         self.quarantined: dict[TopicPartition, Quarantine] = {}
         self.offline: dict[TopicPartition, str] = {}
         """Partitions that went with a failed directory, and which."""
-        self.compaction = Compaction(files, offset_map_bytes)
+        self.compaction = Compaction(files)
         self._doomed: list[tuple[int, str]] = []
         """Deleted partitions: (when their files may go, path)."""
         self._seen_flushed_ms: dict[TopicPartition, int] = {}
@@ -115,7 +112,7 @@ class ManagedLogs:
         directory = next((each for each in self.directories if each.path == path), None)
         if directory is None or not directory.is_online:
             return
-        if error.errno in PASSING and not is_certain:
+        if error.errno in PASSING_ERRORS and not is_certain:
             return
         directory.failure = error
         lost = [partition for partition, log in self.logs.items() if parent_of(log.directory) == path]

@@ -160,7 +160,7 @@ class LogManager(LogPasses):
                 recovery_point=checkpoints.recovery_points.get(partition, 0),
                 log_start_offset=checkpoints.log_start_offsets.get(partition, 0), now_ms=now_ms,
                 topic_partition=partition, open_files=self._open_files, randomness=self._randomness,
-                producer_expiration_ms=self._producer_expiration_ms,
+                producer_expiration_ms=self.producer_expiration_ms,
             )  # fmt: skip
         except CorruptLog as error:
             self.quarantined[partition] = Quarantine(path, str(error))
@@ -300,7 +300,7 @@ class LogManager(LogPasses):
             log = Log.open(
                 self._files, f"{directory.path}/{partition}", self._config_of(partition.topic), clean_shutdown=True,
                 now_ms=now_ms, topic_partition=partition, topic_id=topic_id, open_files=self._open_files,
-                randomness=self._randomness, producer_expiration_ms=self._producer_expiration_ms,
+                randomness=self._randomness, producer_expiration_ms=self.producer_expiration_ms,
             )  # fmt: skip
         self.logs[partition] = log
         return log

@@ -1,8 +1,5 @@
 """Rebuilding producer state: the newest snapshot, then the batches after it.
 
-The index of aborted transactions is a by-product: it has no checksum either, so its entries are compared with the
-markers they speak of, and it is made anew from the batches where they disagree.
-
 Only headers are read, except for control batches, whose one record says commit or abort. A log of segments 0,
 500, 900 ending at 950 with a snapshot at 900 reads the headers of the third segment alone.
 """
@@ -13,8 +10,6 @@ from tidemill.storage.producer_snapshots import ProducerSnapshots
 from tidemill.storage.producer_state import ProducerState
 from tidemill.storage.segment import Segment
 from tidemill.storage.segments import Segments
-from tidemill.storage.sparse_index import CorruptIndex
-from tidemill.storage.transaction_index import AbortedTransaction, TransactionIndex
 from tidemill.wire.batch import CONTROL_MASK
 
 
@@ -46,40 +41,3 @@ def replay_segment(state: ProducerState, segment: Segment, start_offset: int, en
         if header.producer_id >= 0 and header.base_offset >= start_offset:
             is_control = header.attributes & CONTROL_MASK
             state.settle(segment.read_batch(position, header) if is_control else b"", header)
-
-
-def checked_transactions(
-    segments: Segments, snapshots: ProducerSnapshots, segment: Segment, start_offset: int
-) -> TransactionIndex:
-    """The segment's index of aborted transactions; rebuilt first if it is damaged."""
-    index = segment.transaction_index
-    if not index.is_checked:
-        try:
-            is_sound = all(_agrees(entry, segment) for entry in index.entries)
-        except CorruptIndex:
-            is_sound = False
-        if not is_sound:
-            _rebuild_transactions(segments, snapshots, segment, start_offset)
-        index.is_checked = True
-    return index
-
-
-def _agrees(entry: AbortedTransaction, segment: Segment) -> bool:
-    """Whether the batch at the entry's end is a marker of its producer, if that batch is still there."""
-    found = segment.locate(entry.last_offset)
-    if found is None or found[1].base_offset > entry.last_offset:
-        return True
-    header = found[1]
-    return header.is_control and header.producer_id == entry.producer_id
-
-
-def _rebuild_transactions(
-    segments: Segments, snapshots: ProducerSnapshots, segment: Segment, start_offset: int
-) -> None:
-    state = load_producers(segments, snapshots, start_offset, segment.base_offset)
-    segment.transaction_index.reset()
-    for position, header in segment.headers():
-        is_control = header.attributes & CONTROL_MASK
-        aborted = state.settle(segment.read_batch(position, header) if is_control else b"", header)
-        if aborted is not None:
-            segment.transaction_index.append(aborted)

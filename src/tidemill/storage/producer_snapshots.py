@@ -4,10 +4,10 @@
     producer id i64, epoch i16, last sequence i32, last offset i64, offset delta i32, timestamp i64,
     coordinator epoch i32, first offset of the open transaction i64 (-1: none)            (big endian)
 
-One is written when a segment begins and when the log is closed. Opening a log takes the newest valid one not
-beyond the end and replays the batch headers after it. Only the last batch of each producer is kept, so right
-after a restart a duplicate of the last batch is recognised, those before it are refused as out of order; that
-is Kafka's behaviour too.
+One is written when a segment begins, and lives as long as the segment (`transaction_walk` begins with it);
+another when the log is closed. Opening a log takes the newest valid one not beyond the end and replays the
+batch headers after it. Only the last batch of each producer is kept, so right after a restart a duplicate of
+the last batch is recognised, those before it are refused as out of order; that is Kafka's behaviour too.
 
 Example: a log closed at offset 500 leaves `00000000000000000500.snapshot`.
 
@@ -17,7 +17,7 @@ Limits: without any snapshot the whole log is replayed, and producers whose batc
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable
+from collections.abc import Iterable, Set
 
 from tidemill.model.errors import TidemillError
 from tidemill.ports.files import Files
@@ -132,11 +132,11 @@ class ProducerSnapshots:
                 self.remove([offset])
         return None
 
-    def prune(self, needed_offset: int) -> None:
-        """Keep the newest two, and whatever recovery from `needed_offset` could begin with."""
+    def prune(self, needed_offset: int, segment_bases: Set[int] = frozenset()) -> None:
+        """Keep the newest two, whatever recovery from `needed_offset` could begin with, and those of segments."""
         usable = [offset for offset in self.offsets if offset <= needed_offset]
         least = min(usable[-1:] + self.offsets[-KEPT_SNAPSHOTS:], default=0)
-        self.remove([offset for offset in self.offsets if offset < least])
+        self.remove([offset for offset in self.offsets if offset < least and offset not in segment_bases])
 
     def remove_above(self, offset: int) -> None:
         self.remove([existing for existing in self.offsets if existing > offset])

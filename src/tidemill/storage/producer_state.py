@@ -277,6 +277,11 @@ class ProducerState:
         offsets = [transaction.first_offset for transaction in self._unreplicated]
         return min(offsets + list(self._ongoing)[:1])
 
+    @property
+    def first_open_offset(self) -> int | None:
+        """Where the oldest transaction begins that has no marker yet."""
+        return next(iter(self._ongoing), None)
+
     def forget_completed_below(self, offset: int) -> None:
         """The high watermark (or the log start) passed here: markers below are settled."""
         if self._unreplicated:

@@ -29,7 +29,7 @@ from collections.abc import Callable
 
 from tidemill.ports.files import OpenFile
 from tidemill.storage.batch_scan import DamagedBatch, scan_checked
-from tidemill.wire.batch import HEADER_SIZE, BatchHeader, read_header
+from tidemill.wire.batch import HEADER_SIZE, TRANSACTIONAL_MASK, BatchHeader, read_header
 
 MOST_BYTES = 4 * 1024 * 1024
 MOST_BATCHES = 2_000
@@ -39,12 +39,14 @@ UNKNOWN = -1
 class Proof:
     """Which bytes of a file, below `end`, were found sound."""
 
-    __slots__ = ("_ranges", "end", "reported")
+    __slots__ = ("_ranges", "end", "has_transactions", "reported")
 
     def __init__(self, end: int) -> None:
         self.end = end
         self._ranges: list[tuple[int, int]] = []
         """Ascending, disjoint."""
+        self.has_transactions = False
+        """Whether a batch among those that were walked belongs to a transaction."""
         self.reported: set[int] = set()
         """Where damage was met; it is worth a line in the log only once."""
 
@@ -103,6 +105,8 @@ class Proof:
             for count, (position, header, _) in enumerate(scan_checked(file, start, self.end), 1):
                 _require_place(position, header, end_offset, epoch_of(header.base_offset))
                 suspect, last = position, header
+                if header.attributes & TRANSACTIONAL_MASK:
+                    self.has_transactions = True
                 sound = position + header.size
                 if sound >= limit or count >= MOST_BATCHES:
                     break

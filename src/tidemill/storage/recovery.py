@@ -269,6 +269,9 @@ class LogOpener:
                 aborted = state.settle(batch, header)
                 if aborted is not None:
                     segment.transaction_index.append(aborted)
+            segment.transaction_index.stable_after = (
+                segment.next_offset if state.first_open_offset is None else state.first_open_offset
+            )
         finally:
             segment.proof = None
             if is_sealed:
@@ -324,8 +327,8 @@ class LogOpener:
     def _corrupt(self, segment: Segment, error: DamagedBatch, survivor: BatchHeader | None) -> CorruptLog:
         follows = f"; valid data follows at offset {survivor.base_offset}" if survivor is not None else ""
         return CorruptLog(
-            f"{segment.path(LOG_SUFFIX)}: {error}; the log is whole below offset {segment.next_offset}{follows}. "
-            "No byte of the log was changed. Restore the file, or let a replica repair it, or cut the log there."
+            f"{segment.path(LOG_SUFFIX)}: {error}; the log is whole below offset {segment.next_offset}{follows}",
+            "No byte of the log was changed. Restore the file, or let a replica repair it, or cut the log there.",
         )
 
     def _cut(self, segment: Segment, *, keep: bool) -> None:

@@ -79,6 +79,7 @@ class Segment:
         "is_index_full",
         "next_offset",
         "offset_index",
+        "plain_bytes",
         "proof",
         "recently_used",
         "roll_jitter_ms",
@@ -105,6 +106,8 @@ class Segment:
         self.file: OpenFile | None = None
         self.proof: Proof | None = None
         """Of the bytes that were found and not written by this process (`proof`); None if there are none left."""
+        self.plain_bytes = 0
+        """So many bytes from its beginning on are known to hold no record that an abort could concern."""
         self.recently_used = False
         self.size = 0
         self.next_offset = base_offset
@@ -144,6 +147,20 @@ class Segment:
         segment._max_timestamp = None
         segment.proof = Proof(segment.size) if segment.size else None
         return segment
+
+    def finish_proof(self) -> None:
+        """All that was found is proven."""
+        if self.proof is not None and not self.proof.has_transactions:
+            self.plain_bytes = self.proof.end
+        self.proof = None
+
+    @property
+    def plain_end(self) -> int:
+        """No record below this position can belong to an aborted transaction, as far as records were proven."""
+        proof = self.proof
+        if proof is not None and not proof.has_transactions:
+            return proof.end
+        return self.plain_bytes
 
     def path(self, kind: str) -> str:
         return f"{self.directory}/{self.base_offset:020d}{kind}{self.suffix}"
@@ -406,6 +423,7 @@ class Segment:
             self.size = found[0]
             if self.proof is not None and self.proof.end > self.size:
                 self.proof = Proof(self.size) if self.size else None
+            self.plain_bytes = min(self.plain_bytes, self.size)
             offset = min(offset, found[1].base_offset)
         self.next_offset = offset
         self.offset_index.truncate_to(offset)

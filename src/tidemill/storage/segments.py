@@ -28,6 +28,9 @@ class Segments:
     def __len__(self) -> int:
         return len(self._ordered)
 
+    def __contains__(self, segment: Segment) -> bool:
+        return self.floor(segment.base_offset) is segment
+
     def __iter__(self) -> Iterator[Segment]:
         return iter(self._ordered)
 
@@ -67,6 +70,10 @@ class Segments:
     def after(self, segment: Segment) -> Segment | None:
         place = bisect_right(self._ordered, segment.base_offset, key=_base_offset)
         return self._ordered[place] if place < len(self._ordered) else None
+
+    @property
+    def base_offsets(self) -> set[int]:
+        return {segment.base_offset for segment in self._ordered}
 
     def inactive(self) -> list[Segment]:
         return self._ordered[:-1]

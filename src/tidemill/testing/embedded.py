@@ -13,7 +13,7 @@ own interpreter lock, so a busy test does not slow it, and it can be killed. Bot
 loopback interface, which they keep over a `restart`, and both remove their data on `stop`, unless the caller
 gave the directory.
 
-Limits: one node; Linux and macOS. A broker that was garbage collected without `stop` ends with its process.
+Limits: one node; Linux only, as the broker. A broker that was garbage collected without `stop` ends with its process.
 """
 
 from __future__ import annotations

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+
 import pytest
 
 from tidemill.coordination.core import CoordinatorRecord
@@ -26,7 +28,10 @@ class Harness:
     """One partition, led by us unless another leader is named."""
 
     def __init__(self, leader: int = NODE, config: LogConfig | None = None) -> None:
-        logs = LogManager(MemoryFiles(), SeededRandomness(1), ["/data"], lambda topic: config or LogConfig())
+        self.files = MemoryFiles()
+        self.logs = logs = LogManager(
+            self.files, SeededRandomness(1), ["/data"], lambda topic: config or LogConfig()
+        )
         logs.start(NODE, "c", 0)
         self.wheel = TimingWheel(0)
         self.replicas = ReplicaManager(NODE, logs, self.wheel)
@@ -100,3 +105,11 @@ def test_a_disk_that_fails_meanwhile() -> None:
     harness.replicas.take_offline([TopicPartition(TOPIC, 0)])
     (failure,) = harness.answers
     assert failure is not None and failure.code is ErrorCode.KAFKA_STORAGE_ERROR
+
+
+def test_a_write_that_the_disk_refuses_fences_the_directory() -> None:
+    harness = Harness()
+    harness.files.fail("write", errno.EIO, path=TOPIC)
+    assert refused(harness) is ErrorCode.KAFKA_STORAGE_ERROR
+    assert not harness.logs.directories[0].is_online
+    assert refused(harness) is ErrorCode.KAFKA_STORAGE_ERROR

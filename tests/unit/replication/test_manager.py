@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Mapping
 from types import MappingProxyType
 
+import pytest
+
 from tidemill.metadata.image import MetadataImage, PartitionState, TopicState
-from tidemill.model.errors import ErrorCode
+from tidemill.model.errors import ApiError, ErrorCode
 from tidemill.model.ids import TopicPartition
 from tidemill.ports.randomness import SeededRandomness
 from tidemill.replication.delayed import FetchCriteria, WaitingAppend
@@ -24,7 +27,13 @@ NODE = 1
 TOPIC_ID = b"i" * 16
 
 
-def image_of(topics: Mapping[str, int], topic_id: bytes = TOPIC_ID) -> MetadataImage:
+def image_of(
+    topics: Mapping[str, int],
+    topic_id: bytes = TOPIC_ID,
+    replicas: tuple[int, ...] = (NODE,),
+    leader: int = NODE,
+    epoch: int = 0,
+) -> MetadataImage:
     states = {
         name: TopicState(
             name,
@@ -32,7 +41,7 @@ def image_of(topics: Mapping[str, int], topic_id: bytes = TOPIC_ID) -> MetadataI
             MappingProxyType(
                 {
                     index: PartitionState(
-                        replicas=(NODE,), isr=(NODE,), leader=NODE, leader_epoch=0, partition_epoch=0
+                        replicas=replicas, isr=replicas, leader=leader, leader_epoch=epoch, partition_epoch=0
                     )
                     for index in range(count)
                 }
@@ -44,27 +53,46 @@ def image_of(topics: Mapping[str, int], topic_id: bytes = TOPIC_ID) -> MetadataI
 
 
 class Harness:
-    def __init__(self, partitions: int = 2, config: LogConfig | None = None) -> None:
+    def __init__(
+        self, partitions: int = 2, config: LogConfig | None = None, replicas: tuple[int, ...] = (NODE,)
+    ) -> None:
         self.config = config or LogConfig()
         self.files = MemoryFiles()
-        self.logs = LogManager(self.files, SeededRandomness(1), ["/data"], lambda topic: self.config)
+        self.logs = LogManager(
+            self.files,
+            SeededRandomness(1),
+            ["/data"],
+            lambda topic: self.config,
+            on_failure=lambda path, lost, error: self.manager.take_offline(lost),
+        )
         self.logs.start(NODE, "c", 0)
         self.now_ms = 0
         self.wheel = TimingWheel(0)
         self.manager = ReplicaManager(NODE, self.logs, self.wheel)
         self.where = [TopicPartition("orders", index) for index in range(partitions)]
-        self.manager.apply(image_of({"orders": partitions}), self.where, 0)
+        self.replicas = replicas
+        self.manager.apply(image_of({"orders": partitions}, replicas=replicas), self.where, 0)
         self.answers: list[list[FetchResult]] = []
 
     def fetch(
-        self, *offsets: int, min_bytes: int = 1, max_wait_ms: int = 500, max_bytes: int = 1 << 20
+        self,
+        *offsets: int,
+        min_bytes: int = 1,
+        max_wait_ms: int = 500,
+        max_bytes: int = 1 << 20,
+        replica_id: int = -1,
     ) -> None:
         wanted = [
             (where, FetchPartition(where.partition, -1, offset, -1, -1, max_bytes))
             for where, offset in zip(self.where, offsets, strict=False)
         ]
-        criteria = FetchCriteria(-1, max_wait_ms, min_bytes, max_bytes, False)
+        criteria = FetchCriteria(replica_id, max_wait_ms, min_bytes, max_bytes, False)
         self.manager.fetch(criteria, wanted, self.now_ms, self.answers.append)
+
+    def hand_over(self, leader: int) -> None:
+        """Another replica is elected."""
+        image = image_of({"orders": len(self.where)}, replicas=self.replicas, leader=leader, epoch=1)
+        self.manager.apply(image, self.where, 0)
 
     def append(self, index: int, size: int = 100) -> int:
         batch = build_batch([Record(0, 1000, None, b"x" * size)])
@@ -157,6 +185,40 @@ def waiting_write(harness: Harness, timeout_ms: int) -> list[list[ProduceResult]
     return outcomes
 
 
+def test_a_follower_wakes_with_an_append() -> None:
+    """The high watermark waits for the follower, so the follower must not wait for the high watermark."""
+    harness = Harness(1, replicas=(NODE, 2))
+    harness.fetch(0, replica_id=2)
+    harness.append(0)
+    assert harness.sizes()[0] > 100
+    assert harness.manager.partitions[harness.where[0]].high_watermark == 0
+
+
+def test_a_consumer_wakes_when_the_follower_has_it() -> None:
+    harness = Harness(1, replicas=(NODE, 2))
+    harness.fetch(0)
+    harness.append(0)
+    assert harness.answers == []
+    harness.fetch(1, replica_id=2)
+    assert harness.sizes()[0] > 100
+
+
+@pytest.mark.parametrize("replica_id", [-1, 2])
+def test_who_waits_for_a_leader_that_steps_down_is_told_at_once(replica_id: int) -> None:
+    harness = Harness(1, replicas=(NODE, 2))
+    harness.fetch(0, replica_id=replica_id)
+    harness.hand_over(2)
+    ((result,),) = harness.answers
+    assert (result.error, result.current_leader) == (ErrorCode.NOT_LEADER_OR_FOLLOWER, (2, 1))
+
+
+def test_a_write_to_a_leader_that_steps_down_is_not_acknowledged() -> None:
+    harness = Harness(1, replicas=(NODE, 2))
+    outcomes = waiting_write(harness, 1000)
+    harness.hand_over(2)
+    assert [result.error for result in outcomes[0]] == [ErrorCode.NOT_LEADER_OR_FOLLOWER]
+
+
 def test_a_write_with_fsync_before_ack_is_answered_after_the_fsync() -> None:
     harness = Harness(config=LogConfig(flush_messages=1))
     requests: list[bool] = []
@@ -181,6 +243,47 @@ def test_a_failing_disk_answers_who_waits_for_it() -> None:
     outcomes = waiting_write(harness, 1000)
     harness.manager.take_offline([harness.where[0]])
     assert [result.error for result in outcomes[0]] == [ErrorCode.KAFKA_STORAGE_ERROR]
+
+
+def test_a_write_that_the_disk_refuses_fences_the_directory() -> None:
+    harness = Harness()
+    harness.append(1)
+    harness.fetch(0, 1)
+    harness.files.fail("write", errno.EIO, path="orders-0")
+    with pytest.raises(OSError):
+        harness.append(0)
+    assert not harness.logs.directories[0].is_online
+    (answer,) = harness.answers
+    assert {result.error for result in answer} == {ErrorCode.KAFKA_STORAGE_ERROR}, "who waits is told"
+    with pytest.raises(ApiError) as caught:
+        harness.append(1)
+    assert caught.value.code is ErrorCode.KAFKA_STORAGE_ERROR
+
+
+@pytest.mark.parametrize("error", [errno.ENOSPC, errno.EFBIG])
+def test_a_write_without_room_fences_nothing(error: int) -> None:
+    harness = Harness()
+    harness.files.fail("write", error, path="orders-0")
+    with pytest.raises(OSError):
+        harness.append(0)
+    assert harness.logs.directories[0].is_online
+    assert (harness.append(0), harness.append(1)) == (1, 1)
+
+
+@pytest.mark.parametrize(
+    ("error", "is_online"), [(errno.EIO, False), (errno.EMFILE, True), (errno.ENOENT, True)]
+)
+def test_a_read_that_the_disk_refuses_fences_the_directory(error: int, is_online: bool) -> None:
+    harness = Harness()
+    harness.append(0, 5000)
+    log = harness.manager.partitions[harness.where[0]].log
+    assert log is not None
+    log._positions.clear()
+    harness.files.fail("read", error, path="orders-0")
+    harness.fetch(0, 0)
+    (answer,) = harness.answers
+    assert answer[0].error is ErrorCode.KAFKA_STORAGE_ERROR
+    assert harness.logs.directories[0].is_online == is_online
 
 
 def test_a_deleted_topic_is_unknown_to_who_waits_to_have_written_to_it() -> None:

@@ -26,7 +26,11 @@ class Harness:
         )
         self.advanced: list[TopicPartition] = []
         self.unsynced: list[Partition] = []
-        self.partition = Partition(WHERE, b"i" * 16, log, NODE, self.advanced.append, self.unsynced.append)
+        self.disk_errors: list[OSError] = []
+        self.partition = Partition(
+            WHERE, b"i" * 16, log, NODE, self.advanced.append, self.unsynced.append,
+            lambda _, error: self.disk_errors.append(error),
+        )  # fmt: skip
 
     @property
     def log(self) -> Log:

@@ -14,7 +14,7 @@ from tidemill.storage.offset_index import OffsetIndex
 from tidemill.storage.open_files import OpenFiles
 from tidemill.storage.sparse_index import CorruptIndex, SparseIndex
 from tidemill.storage.time_index import TimeIndex
-from tidemill.storage.transaction_index import AbortedTransaction, TransactionIndex
+from tidemill.storage.transaction_index import AbortedTransaction, TransactionIndex, collect
 from tidemill.testing.files import MemoryFiles
 
 BASE = 1000
@@ -234,7 +234,7 @@ def test_collect_finds_all_that_touch_the_range(
             is_open.setdefault(producer, offset)
     end = start + length
     touching = [entry for entry in entries if entry.last_offset >= start and entry.first_offset < end]
-    found, _ = TransactionIndex(files, PATH, 0).collect(start, end)
+    found, _ = collect(TransactionIndex(files, PATH, 0).entries, start, end)
     assert found == touching
 
 
@@ -242,9 +242,9 @@ def test_collect_stops_where_later_aborts_cannot_touch() -> None:
     index = transaction_index(MemoryFiles())
     index.append(AbortedTransaction(1, 1000, 1010, 1011))
     index.append(AbortedTransaction(2, 1020, 1030, 1031))
-    assert index.collect(1000, 1011) == ([AbortedTransaction(1, 1000, 1010, 1011)], True)
-    assert index.collect(1000, 1015) == ([AbortedTransaction(1, 1000, 1010, 1011)], True)
-    assert len(index.collect(1000, 2000)[0]) == 2
+    assert collect(index.entries, 1000, 1011) == ([AbortedTransaction(1, 1000, 1010, 1011)], True)
+    assert collect(index.entries, 1000, 1015) == ([AbortedTransaction(1, 1000, 1010, 1011)], True)
+    assert len(collect(index.entries, 1000, 2000)[0]) == 2
 
 
 def test_the_bytes_of_a_transaction_index() -> None:

@@ -281,6 +281,24 @@ def test_jitter_rolls_earlier() -> None:
         assert len(log.segments) == segments
 
 
+def test_jitter_counts_from_the_first_segment_on_and_after_a_start() -> None:
+    """Thousands of logs that are opened together must not roll together."""
+    config = LogConfig(segment_ms=1000, segment_jitter_ms=900)
+    files = MemoryFiles()
+    log = open_log(files, config, randomness=SeededRandomness(3))
+    append(log, data_batch(1, timestamp=0))
+    assert 0 < log.segments[-1].roll_jitter_ms < 900
+    log.close()
+    again = open_log(files, config, clean_shutdown=True, recovery_point=1, randomness=SeededRandomness(5))
+    jitter = again.segments[-1].roll_jitter_ms
+    assert 0 < jitter < 900
+    for timestamp, segments in ((1000 - jitter, 1), (1001 - jitter, 2)):
+        append(again, data_batch(1, timestamp=timestamp))
+        assert len(again.segments) == segments
+    again.truncate_fully_and_start_at(7)
+    assert 0 < again.segments[-1].roll_jitter_ms < 900
+
+
 def test_roll_by_full_index() -> None:
     log = open_log(MemoryFiles(), LogConfig(segment_index_bytes=8 * 3, index_interval_bytes=1))
     for _ in range(12):
@@ -394,8 +412,8 @@ def test_the_log_start_moves_only_forward_and_not_beyond_the_watermark() -> None
 # -- faults --------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("error", [errno.EIO, errno.ENOSPC])
-def test_a_failed_write_leaves_no_trace(error: int) -> None:
+def log_with_a_failed_write(error: int) -> Log:
+    """One batch is in it; of the second nothing is left."""
     files = MemoryFiles()
     log = open_log(files)
     append(log, producer_batch(7, 0))
@@ -404,8 +422,21 @@ def test_a_failed_write_leaves_no_trace(error: int) -> None:
     with pytest.raises(OSError):
         append(log, producer_batch(7, 1))
     assert files.read_all(f"{DIRECTORY}/{0:020d}.log") == before and log.log_end_offset == 1
+    return log
+
+
+@pytest.mark.parametrize("error", [errno.ENOSPC, errno.EDQUOT, errno.EFBIG])
+def test_after_a_write_without_room_the_log_goes_on(error: int) -> None:
+    log = log_with_a_failed_write(error)
     assert append(log, producer_batch(7, 1)).first_offset == 1
     assert not log.is_offline
+
+
+def test_after_a_write_that_the_disk_refused_nothing_is_acknowledged() -> None:
+    log = log_with_a_failed_write(errno.EIO)
+    assert log.is_offline
+    assert code_of(append, log, producer_batch(7, 1)) is ErrorCode.KAFKA_STORAGE_ERROR
+    assert code_of(log.read, 0, 100, 1) is ErrorCode.KAFKA_STORAGE_ERROR
 
 
 def test_a_full_disk_works_again_when_there_is_room() -> None:

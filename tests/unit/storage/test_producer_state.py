@@ -220,12 +220,12 @@ def test_other_control_records_are_no_markers() -> None:
 
 
 def test_idle_producers_are_forgotten_open_transactions_are_not() -> None:
-    log = open_log(MemoryFiles(), producer_expiration_ms=100)
+    log = open_log(MemoryFiles())
     append(log, producer_batch(7, 0, timestamp=1000))
     append(log, producer_batch(8, 0, timestamp=1000, transactional=True))
     append(log, producer_batch(9, 0, timestamp=1050))
-    assert log.expire_producers(1099) == 0
-    assert log.expire_producers(1100) == 1
+    assert log.expire_producers(1099, 100) == 0
+    assert log.expire_producers(1100, 100) == 1
     assert sorted(entry.producer_id for entry in log.producers()) == [8, 9]
     assert append(log, producer_batch(7, 55)).first_offset == 3
 
@@ -296,15 +296,25 @@ def test_state_survives_the_loss_of_snapshots(damage: str, clean: bool) -> None:
     assert append(log, producer_batch(7, 12)).first_offset == 12
 
 
-def test_rolling_leaves_a_snapshot_and_few_are_kept() -> None:
+def test_a_snapshot_lives_as_long_as_the_segment_that_begins_with_it() -> None:
     files = MemoryFiles()
     log = open_log(files)
     for place in range(8):
         append(log, producer_batch(7, place))
         log.roll()
         log.flush()
-    snapshots = [path for path in files.paths() if path.endswith(".snapshot")]
-    assert snapshots[-1] == f"{DIRECTORY}/{8:020d}.snapshot" and 2 <= len(snapshots) <= 3
+    assert snapshots_of(files) == list(range(1, 9))
+    log.update_high_watermark(5)
+    log.increase_log_start_offset(5)
+    log.delete_old_segments(0)
+    append(log, producer_batch(7, 8))
+    log.roll()
+    log.flush()
+    assert snapshots_of(files) == list(range(5, 10))
+
+
+def snapshots_of(files: MemoryFiles) -> list[int]:
+    return sorted(int(path[-29:-9]) for path in files.paths() if path.endswith(".snapshot"))
 
 
 def test_truncation_takes_the_state_back(log: Log) -> None:
