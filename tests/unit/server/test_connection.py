@@ -298,3 +298,37 @@ def test_answers_after_the_end_go_nowhere() -> None:
         peer.requests[0][1].respond([b"nobody"])
 
     run(scenario)
+
+
+def test_draining_answers_what_had_arrived_and_takes_nothing_else() -> None:
+    """More than is handled at a time, and half a frame behind it, which nobody waits for."""
+
+    async def scenario(peer: Peer) -> None:
+        count = MAX_OPEN_SLOTS + 20
+        await peer.send(frame(b"x") * count + frame(b"half")[:-1])
+        await peer.until(lambda: len(peer.requests) == MAX_OPEN_SLOTS)
+        assert not peer.connection.drain()
+        for _, slot in peer.requests[:]:
+            slot.respond([b"a"])
+        assert not peer.connection.drain()
+        await peer.until(lambda: len(peer.requests) == count)
+        await peer.send(b"f")  # the rest of the last frame, too late
+        for _, slot in peer.requests[MAX_OPEN_SLOTS:]:
+            slot.respond([b"b"])
+        assert await peer.receive(count) == b"a" * MAX_OPEN_SLOTS + b"b" * 20
+
+    run(scenario)
+
+
+def test_a_peer_that_never_pauses_does_not_hold_the_loop_while_draining() -> None:
+    async def scenario(peer: Peer) -> None:
+        async def answer_and_ask_again(body: bytes, slot: Slot) -> None:
+            slot.respond([])
+            peer.client.send(frame(body))
+
+        peer.coroutine = answer_and_ask_again
+        peer.client.send(frame(b"x"))
+        assert not peer.connection.drain()
+        assert 1 < len(peer.requests) < 1_000
+
+    run(scenario)
