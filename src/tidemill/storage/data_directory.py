@@ -127,7 +127,7 @@ class DataDirectory:
             meta = read_meta(self._files, self.path)
         except BadCheckpoint as error:
             raise WrongDirectory(
-                f"{error}. Restore the file, or empty the directory if its data may go."
+                f"{error}; restore the file, or empty the directory if its data may go"
             ) from error
         if meta is None or meta.directory_id is None:
             meta = meta or MetaProperties(node_id, cluster_id)
@@ -141,13 +141,13 @@ class DataDirectory:
     def _check_identity(self, meta: MetaProperties, node_id: int, cluster_id: str) -> None:
         if meta.cluster_id != cluster_id:
             raise WrongDirectory(
-                f"{self.path} belongs to the cluster {meta.cluster_id}, this broker to {cluster_id}. "
-                "Start it with that cluster id, or with another data directory."
+                f"{self.path} belongs to the cluster {meta.cluster_id}, this broker to {cluster_id}; "
+                "start it with that cluster id, or with another data directory"
             )
         if meta.node_id != node_id:
             raise WrongDirectory(
-                f"{self.path} belongs to node {meta.node_id}, this is node {node_id}. "
-                "Start it with that node id, or with another data directory."
+                f"{self.path} belongs to node {meta.node_id}, this is node {node_id}; "
+                f"start it with --set node.id={meta.node_id}, or with another data directory"
             )
 
     # -- checkpoints ----------------------------------------------------------------------------------
