@@ -66,6 +66,9 @@ def _go_on(coroutine: Coroutine[Any, Any, None], waited_for: Any) -> Generator[A
             try:
                 sent = yield waited_for
             except BaseException as error:
+                waited_for = (
+                    None  # it holds the error, and the error this frame: they would wait for the collector
+                )
                 waited_for = coroutine.throw(error)
             else:
                 waited_for = coroutine.send(sent)

@@ -113,6 +113,40 @@ def test_an_answered_request_lets_go_of_what_waited_for_it() -> None:
     run(scenario)
 
 
+def test_a_request_that_failed_in_a_thread_lets_go_of_what_it_held() -> None:
+    """Sixty refused batches that unpack to sixteen megabytes each would be a gigabyte until the collector comes."""
+
+    class Held:
+        """As large as you like."""
+
+    traces: list[weakref.ref[Held]] = []
+
+    def work() -> None:
+        held = Held()
+        traces.append(weakref.ref(held))
+        raise ValueError
+
+    async def refuse(body: bytes, slot: Slot) -> None:
+        try:
+            await asyncio.to_thread(work)
+        except ValueError:
+            slot.respond([b"no"])
+
+    async def scenario(peer: Peer) -> None:
+        peer.coroutine = refuse
+        gc.disable()
+        try:
+            await peer.send(frame(b"batch"))
+            assert await peer.receive(2) == b"no"
+            await peer.until(lambda: peer.connection._task is None)
+            await asyncio.sleep(0)
+            assert [trace() for trace in traces] == [None]
+        finally:
+            gc.enable()
+
+    run(scenario)
+
+
 def test_answers_leave_in_the_order_of_the_requests() -> None:
     async def scenario(peer: Peer) -> None:
         await peer.send(frame(b"one") + frame(b"two") + frame(b"three"))
