@@ -15,7 +15,8 @@ DESCRIPTION = "Start a broker: `ready HOST:PORT` on standard output when it serv
 EXAMPLE = """example:
   tidemill start --data-dir data --listen 127.0.0.1:9092 --set log.retention.hours=24
 
-Settings have Kafka's names. A flag beats --set, --set beats the file."""
+Settings have Kafka's names. A flag beats --set, --set beats the file. A name that no broker has is refused in
+--set and warned of in the file, which others may read as well."""
 
 
 def start(arguments: Sequence[str]) -> int:
