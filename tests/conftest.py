@@ -1,4 +1,16 @@
-"""Fixtures of all tests that need a broker. `cluster` is the one source of addresses for tests with clients."""
+"""Fixtures of all tests that need a broker. `cluster` is the one source of addresses for tests with clients.
+
+Some tests own their broker instead, by `own_broker` or a broker of `tidemill.testing`, because they could not share it
+or would not find what they look for on another peer:
+
+    tests/faults                           kill, stop, flood or damage it, and read its memory and descriptors
+    compat: what survives the broker       groups, offsets, states and transactions over a kill and a restart
+    compat: short locks and time-outs      settings of the broker that other tests would stumble over
+    compat/test_telemetry.py               Kafka offers these calls only with a plug-in
+    compat/test_testing_package.py         the brokers for other people's tests are what is tested
+    cli/test_start.py, `start` elsewhere   the start itself is tested
+    unit/api/test_gaps.py                  what is refused here and not by Kafka
+"""
 
 from __future__ import annotations
 

@@ -54,12 +54,6 @@ def test_an_address_that_is_none(address: str) -> None:
     assert "is not of the form HOST:PORT" in run_program("topics", "list", "-b", address, code=2).stderr
 
 
-def test_start_says_what_is_wrong_with_its_options(tmp_path: Path) -> None:
-    bad = run_program("start", "--data-dir", str(tmp_path), "--set", "log.retention.ms=soon", code=2)
-    assert bad.stderr.startswith("tidemill: ")
-    assert "no" in run_program("start", "--config", str(tmp_path / "none"), code=2).stderr
-
-
 def test_start_serves_until_it_is_told_to_stop(tmp_path: Path) -> None:
     command = [*PROGRAM, "start", "--data-dir", str(tmp_path / "data"), "--listen", "127.0.0.1:0"]
     broker = subprocess.Popen(

@@ -27,7 +27,7 @@ def test_the_limit_is_exact(cluster: Cluster) -> None:
     topic = cluster.topic(max_message_bytes=LIMIT)
     fits, too_big = batch_of(value_filling(LIMIT)), batch_of(value_filling(LIMIT + 1))
     assert (len(fits), len(too_big)) == (LIMIT, LIMIT + 1)
-    with cluster.connect() as connection:
+    with cluster.connect(topic) as connection:
         assert produce(connection, topic, fits).error_code == 0
         assert produce(connection, topic, too_big).error_code == ErrorCode.MESSAGE_TOO_LARGE
         assert produce(connection, topic, batch_of(b"after")).base_offset == 1
@@ -55,7 +55,7 @@ def test_the_default_limit(cluster: Cluster, topic: str) -> None:
     default = 1_048_588
     fits, over = batch_of(value_filling(default)), batch_of(value_filling(default + 1))
     assert len(fits) == default
-    with cluster.connect() as connection:
+    with cluster.connect(topic) as connection:
         assert produce(connection, topic, fits).error_code == 0
         assert produce(connection, topic, over).error_code == ErrorCode.MESSAGE_TOO_LARGE
 
@@ -75,7 +75,7 @@ def test_the_limit_changes_at_run_time(cluster: Cluster, topic: str) -> None:
 
 def test_a_fetch_smaller_than_the_first_batch_still_gets_it(cluster: Cluster, topic: str) -> None:
     """A consumer with a small buffer must not get stuck on a big message (KIP-74)."""
-    with cluster.connect() as connection:
+    with cluster.connect(topic) as connection:
         produce(connection, topic, batch_of(b"x" * 500_000))
         produce(connection, topic, batch_of(b"y" * 500_000))
         part = fetch(connection, topic, max_bytes=1_000)

@@ -22,6 +22,17 @@ def test_describe_cluster(cluster: Cluster) -> None:
     assert len(described.cluster_id) == 22
 
 
+def test_every_partition_has_a_leader_that_the_cluster_knows(cluster: Cluster) -> None:
+    topic = cluster.topic(partitions=3)
+    described = cluster.admin().describe_cluster().result(20)
+    addresses = {f"{node.host}:{node.port}" for node in described.nodes}
+    for partition in range(3):
+        assert cluster.leader_of(topic, partition) in addresses
+        with cluster.connect(topic, partition) as leader:
+            assert produce(leader, topic, batch_of(b"x"), partition=partition).error_code == 0
+    assert not cluster.serves(topic, 4), "there is no fourth partition"
+
+
 def test_describe_cluster_in_every_version(cluster: Cluster) -> None:
     with cluster.connect() as connection:
         answers = [connection.call(DescribeClusterRequest(), version) for version in range(3)]
@@ -38,7 +49,7 @@ def test_the_controllers_endpoint_is_not_ours_to_describe(cluster: Cluster) -> N
 def test_describe_log_dirs(cluster: Cluster, topic: str) -> None:
     CONFLUENT.produce(cluster.bootstrap, topic, [Sent(b"x" * 1_000) for _ in range(10)])
     asked = [DescribableLogDirTopic(topic=topic, partitions=[0])]
-    with cluster.connect() as connection:
+    with cluster.connect(topic) as connection:
         answer = connection.call(DescribeLogDirsRequest(topics=asked))
     found = [(d, t) for d in answer.results for t in d.topics if t.name == topic]
     ((directory, described),) = found
@@ -60,7 +71,7 @@ def test_describe_log_dirs_by_kafka_python(cluster: Cluster, topic: str) -> None
 
 
 def test_describe_producers(cluster: Cluster, topic: str) -> None:
-    with cluster.connect() as connection:
+    with cluster.connect(topic) as connection:
         producer_id, epoch = new_producer_id(connection)
         batch = batch_of(b"a", b"b", producer_id=producer_id, producer_epoch=epoch, base_sequence=0)
         assert produce(connection, topic, batch).error_code == 0

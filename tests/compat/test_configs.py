@@ -186,7 +186,7 @@ def test_broker_settings_change_at_run_time(cluster: Cluster, topic: str) -> Non
         assert described["message.max.bytes"].source == ConfigSource.DYNAMIC_BROKER_CONFIG.value
         of_topic = describe(cluster, TOPIC, topic)["max.message.bytes"]
         assert (of_topic.value, of_topic.source) == ("2000000", ConfigSource.DYNAMIC_BROKER_CONFIG.value)
-        with cluster.connect() as connection:
+        with cluster.connect(topic) as connection:
             assert produce(connection, topic, batch_of(b"x" * 1_900_000)).error_code == 0
     finally:
         alter(cluster, BROKER, node, message_max_bytes=(AlterConfigOpType.DELETE, None))

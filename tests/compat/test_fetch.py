@@ -66,9 +66,9 @@ def version(request: pytest.FixtureRequest) -> int:
 
 
 def test_an_incremental_fetch_carries_only_what_changed(cluster: Cluster, version: int) -> None:
-    topic = cluster.topic(partitions=3)
+    topic = cluster.topic(partitions=3, together=True)
     batch = batch_of(b"x" * 100)
-    with cluster.connect() as consumer, cluster.connect() as producer:
+    with cluster.connect(topic) as consumer, cluster.connect(topic) as producer:
         session = Session(consumer, topic, version)
         produce(producer, topic, batch, partition=0)
         assert session.changed({0: 0, 1: 0, 2: 0}) == {0: len(batch), 1: 0, 2: 0}
@@ -84,9 +84,9 @@ def test_an_incremental_fetch_carries_only_what_changed(cluster: Cluster, versio
 
 
 def test_partitions_join_and_leave_a_session(cluster: Cluster) -> None:
-    topic = cluster.topic(partitions=2)
+    topic = cluster.topic(partitions=2, together=True)
     batch = batch_of(b"x")
-    with cluster.connect() as consumer, cluster.connect() as producer:
+    with cluster.connect(topic) as consumer, cluster.connect(topic) as producer:
         session = Session(consumer, topic)
         assert session.changed({0: 0}) == {0: 0}
         assert session.changed({1: 0}) == {1: 0}
@@ -98,8 +98,8 @@ def test_partitions_join_and_leave_a_session(cluster: Cluster) -> None:
 
 
 def test_a_moved_log_start_is_a_change(cluster: Cluster) -> None:
-    topic = cluster.topic(partitions=2)
-    with cluster.connect() as consumer:
+    topic = cluster.topic(partitions=2, together=True)
+    with cluster.connect(topic) as consumer:
         produce(consumer, topic, batch_of(b"a", b"b"))
         session = Session(consumer, topic)
         session.changed({0: 2, 1: 0})
@@ -112,7 +112,7 @@ def test_a_moved_log_start_is_a_change(cluster: Cluster) -> None:
 
 
 def test_sessions_are_checked(cluster: Cluster, topic: str) -> None:
-    with cluster.connect() as connection:
+    with cluster.connect(topic) as connection:
         session = Session(connection, topic)
         session.changed({0: 0})
         right_epoch, right_id = session.epoch, session.session_id
@@ -130,9 +130,9 @@ def test_sessions_are_checked(cluster: Cluster, topic: str) -> None:
 
 
 def test_a_session_wakes_for_any_of_its_partitions(cluster: Cluster) -> None:
-    topic = cluster.topic(partitions=5)
+    topic = cluster.topic(partitions=5, together=True)
     batch = batch_of(b"x" * 50)
-    with cluster.connect() as consumer, cluster.connect() as producer:
+    with cluster.connect(topic) as consumer, cluster.connect(topic) as producer:
         session = Session(consumer, topic)
         session.changed(dict.fromkeys(range(5), 0))
         later = threading.Timer(0.2, produce, (producer, topic, batch), {"partition": 3})
@@ -147,7 +147,7 @@ def test_a_session_wakes_for_any_of_its_partitions(cluster: Cluster) -> None:
 
 
 def test_a_produce_wakes_a_long_poll(cluster: Cluster, topic: str) -> None:
-    with cluster.connect() as consumer, cluster.connect() as producer:
+    with cluster.connect(topic) as consumer, cluster.connect(topic) as producer:
         later = threading.Timer(0.3, produce, (producer, topic, batch_of(b"at last")))
         later.start()
         began = time.monotonic()
@@ -158,7 +158,7 @@ def test_a_produce_wakes_a_long_poll(cluster: Cluster, topic: str) -> None:
 
 
 def test_a_long_poll_ends_with_what_is_there(cluster: Cluster, topic: str) -> None:
-    with cluster.connect() as connection:
+    with cluster.connect(topic) as connection:
         began = time.monotonic()
         assert not fetch(connection, topic, max_wait_ms=300).records
         assert 0.25 < time.monotonic() - began < 2
@@ -170,9 +170,9 @@ def test_a_long_poll_ends_with_what_is_there(cluster: Cluster, topic: str) -> No
 
 
 def test_min_bytes_counts_over_all_partitions(cluster: Cluster) -> None:
-    topic = cluster.topic(partitions=2)
+    topic = cluster.topic(partitions=2, together=True)
     batch = batch_of(b"x" * 1_000)
-    with cluster.connect() as connection:
+    with cluster.connect(topic) as connection:
         produce(connection, topic, batch, partition=0)
         produce(connection, topic, batch, partition=1)
         session = Session(connection, topic)
@@ -182,7 +182,7 @@ def test_min_bytes_counts_over_all_partitions(cluster: Cluster) -> None:
 
 
 def test_an_error_ends_a_long_poll_at_once(cluster: Cluster, topic: str) -> None:
-    with cluster.connect() as connection:
+    with cluster.connect(topic) as connection:
         began = time.monotonic()
         part = fetch(connection, topic, offset=99, max_wait_ms=10_000)
         assert part.error_code == ErrorCode.OFFSET_OUT_OF_RANGE
@@ -190,7 +190,7 @@ def test_an_error_ends_a_long_poll_at_once(cluster: Cluster, topic: str) -> None
 
 
 def test_a_long_poll_does_not_hold_up_other_connections(cluster: Cluster, topic: str) -> None:
-    with cluster.connect() as patient, cluster.connect() as busy:
+    with cluster.connect(topic) as patient, cluster.connect(topic) as busy:
         patient.send(fetch_request(topic, 0, max_wait_ms=1_500), FETCH_WITH_NAMES)
         began = time.monotonic()
         for _ in range(20):
@@ -201,7 +201,7 @@ def test_a_long_poll_does_not_hold_up_other_connections(cluster: Cluster, topic:
 
 def test_a_deleted_topic_ends_its_long_polls(cluster: Cluster) -> None:
     topic = cluster.topic()
-    with cluster.connect() as connection:
+    with cluster.connect(topic) as connection:
         connection.send(fetch_request(topic, 0, max_wait_ms=8_000), FETCH_WITH_NAMES)
         time.sleep(0.1)
         cluster.admin().delete_topics([topic])[topic].result(20)
@@ -214,9 +214,9 @@ def test_a_deleted_topic_ends_its_long_polls(cluster: Cluster) -> None:
 
 
 def test_max_bytes_limits_the_whole_answer(cluster: Cluster) -> None:
-    topic = cluster.topic(partitions=4)
+    topic = cluster.topic(partitions=4, together=True)
     batch = batch_of(b"x" * 10_000)
-    with cluster.connect() as connection:
+    with cluster.connect(topic) as connection:
         for partition in range(4):
             for _ in range(5):
                 produce(connection, topic, batch, partition=partition)
@@ -227,7 +227,7 @@ def test_max_bytes_limits_the_whole_answer(cluster: Cluster) -> None:
 
 def test_partition_max_bytes(cluster: Cluster, topic: str) -> None:
     batch = batch_of(b"x" * 10_000)
-    with cluster.connect() as connection:
+    with cluster.connect(topic) as connection:
         for _ in range(5):
             produce(connection, topic, batch)
         request = fetch_request(topic, 0)
@@ -239,7 +239,7 @@ def test_partition_max_bytes(cluster: Cluster, topic: str) -> None:
 
 
 def test_the_answer_holds_the_offsets_of_the_partition(cluster: Cluster, topic: str) -> None:
-    with cluster.connect() as connection:
+    with cluster.connect(topic) as connection:
         for n in range(3):
             produce(connection, topic, batch_of(b"%d" % n, b"and more"))
         part = fetch(connection, topic, 4, isolation_level=READ_COMMITTED)
@@ -249,7 +249,7 @@ def test_the_answer_holds_the_offsets_of_the_partition(cluster: Cluster, topic: 
 
 
 def test_a_fetch_in_the_middle_of_a_batch_gets_the_whole_batch(cluster: Cluster, topic: str) -> None:
-    with cluster.connect() as connection:
+    with cluster.connect(topic) as connection:
         produce(connection, topic, batch_of(*[b"%d" % n for n in range(10)]))
         part = fetch(connection, topic, 7)
     assert read_header(part.records).base_offset == 0
@@ -258,7 +258,7 @@ def test_a_fetch_in_the_middle_of_a_batch_gets_the_whole_batch(cluster: Cluster,
 def test_every_version_of_fetch(cluster: Cluster, topic: str) -> None:
     batch = batch_of(b"hello")
     oldest, newest = FetchRequest.VERSIONS
-    with cluster.connect() as connection:
+    with cluster.connect(topic) as connection:
         produce(connection, topic, batch)
         known_id = topic_id(connection, topic)
         for version in range(oldest, newest + 1):
@@ -281,7 +281,7 @@ def test_an_unknown_topic_id(cluster: Cluster) -> None:
 
 
 def test_a_wrong_leader_epoch_is_fenced(cluster: Cluster, topic: str) -> None:
-    with cluster.connect() as connection:
+    with cluster.connect(topic) as connection:
         request = fetch_request(topic, 0)
         request.topics[0].partitions[0].current_leader_epoch = 500
         part = connection.call(request, FETCH_WITH_NAMES).responses[0].partitions[0]

@@ -19,19 +19,22 @@ from tidemill.wire.messages.offset_for_leader_epoch import (
 )
 
 START_MS = int(time.time() * 1000) - 1_000_000
-LATEST, EARLIEST, MAX_TIMESTAMP, EARLIEST_LOCAL, LATEST_TIERED = -1, -2, -3, -4, -5
+LATEST, EARLIEST, MAX_TIMESTAMP, EARLIEST_LOCAL, LATEST_TIERED, EARLIEST_PENDING_UPLOAD = range(-1, -7, -1)
+SPECIAL_SINCE = {MAX_TIMESTAMP: 7, EARLIEST_LOCAL: 8, LATEST_TIERED: 9, EARLIEST_PENDING_UPLOAD: 11}
 
 
 def timed(count: int, step_ms: int = 100) -> list[Sent]:
     return [Sent(b"%d" % n, timestamp_ms=START_MS + n * step_ms) for n in range(count)]
 
 
-def list_offset(cluster: Cluster, topic: str, timestamp: int, **fields: int) -> tuple[int, int, int]:
+def list_offset(
+    cluster: Cluster, topic: str, timestamp: int, version: int | None = None, **fields: int
+) -> tuple[int, int, int]:
     """(error, timestamp, offset) of the answer to one ListOffsets question."""
     asked = ListOffsetsPartition(partition_index=0, timestamp=timestamp, **fields)
     request = ListOffsetsRequest(replica_id=-1, topics=[ListOffsetsTopic(name=topic, partitions=[asked])])
-    with cluster.connect() as connection:
-        part = connection.call(request).topics[0].partitions[0]
+    with cluster.connect(topic) as connection:
+        part = connection.call(request, version).topics[0].partitions[0]
     return part.error_code, part.timestamp, part.offset
 
 
@@ -81,6 +84,21 @@ def test_special_timestamps(cluster: Cluster, topic: str) -> None:
     assert list_offset(cluster, topic, MAX_TIMESTAMP) == (0, START_MS + 500, 1)
     assert list_offset(cluster, topic, EARLIEST_LOCAL) == (0, -1, 0)
     assert list_offset(cluster, topic, LATEST_TIERED) == (0, -1, -1)
+    assert list_offset(cluster, topic, EARLIEST_PENDING_UPLOAD) == (0, -1, -1)
+
+
+@pytest.mark.parametrize("timestamp", SPECIAL_SINCE)
+def test_a_special_timestamp_is_unknown_before_its_version(
+    cluster: Cluster, topic: str, timestamp: int
+) -> None:
+    since = SPECIAL_SINCE[timestamp]
+    assert list_offset(cluster, topic, timestamp, version=since)[0] == 0
+    refused = list_offset(cluster, topic, timestamp, version=since - 1)
+    assert refused == (ErrorCode.UNSUPPORTED_VERSION, -1, -1)
+
+
+def test_a_negative_timestamp_that_means_nothing(cluster: Cluster, topic: str) -> None:
+    assert list_offset(cluster, topic, -7) == (ErrorCode.UNSUPPORTED_VERSION, -1, -1)
 
 
 def test_special_timestamps_of_an_empty_partition(cluster: Cluster, topic: str) -> None:
@@ -100,7 +118,7 @@ def test_list_offsets_errors(cluster: Cluster, topic: str) -> None:
 def test_list_offsets_in_every_version(cluster: Cluster, topic: str) -> None:
     CONFLUENT.produce(cluster.bootstrap, topic, timed(5))
     oldest, newest = ListOffsetsRequest.VERSIONS
-    with cluster.connect() as connection:
+    with cluster.connect(topic) as connection:
         for version in range(oldest, newest + 1):
             asked = ListOffsetsPartition(partition_index=0, timestamp=LATEST)
             request = ListOffsetsRequest(
@@ -116,7 +134,7 @@ def test_offset_for_leader_epoch(cluster: Cluster, topic: str) -> None:
         request = OffsetForLeaderEpochRequest(
             replica_id=-1, topics=[OffsetForLeaderTopic(topic=topic, partitions=[asked])]
         )
-        with cluster.connect() as connection:
+        with cluster.connect(topic) as connection:
             part = connection.call(request).topics[0].partitions[0]
         assert (part.error_code, part.leader_epoch, part.end_offset) == expected
 
@@ -156,7 +174,7 @@ def test_an_offset_out_of_range_is_an_error(cluster: Cluster, topic: str) -> Non
 
 def test_sequence_numbers_survive_in_the_log(cluster: Cluster, topic: str) -> None:
     """A batch sent again gets the offset it has; a gap in the sequence is refused."""
-    with cluster.connect() as connection:
+    with cluster.connect(topic) as connection:
         producer_id, epoch = new_producer_id(connection)
 
         def send(sequence: int) -> tuple[int, int]:

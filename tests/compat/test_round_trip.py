@@ -50,7 +50,7 @@ def test_a_topic_recompresses_what_it_is_given(cluster: Cluster, topic_compressi
 def compression_codes(cluster: Cluster, topic: str) -> set[int]:
     from raw import fetch_batches
 
-    with cluster.connect() as connection:
+    with cluster.connect(topic) as connection:
         return {header.compression for header in fetch_batches(connection, topic)}
 
 

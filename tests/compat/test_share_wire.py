@@ -40,12 +40,12 @@ class Share:
             initialize(connection, self.group, self.topic)
 
     def fill(self, batches: int, size: int = 5) -> None:
-        with self.cluster.connect() as connection:
+        with self.cluster.connect(self.topic) as connection:
             for _ in range(batches):
                 assert produce(connection, self.topic, batch_of(*[b"v"] * size)).error_code == 0
 
     def member(self, **options: Any) -> ShareMember:
-        return ShareMember(self.cluster.connect(), self.group, self.topic, **options)
+        return ShareMember(self.cluster.connect(self.topic), self.group, self.topic, **options)
 
 
 @pytest.fixture

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from typing import Any
 
 import aiokafka.admin
@@ -11,7 +10,7 @@ import kafka.admin
 import pytest
 from clients import CLIENTS, CONFLUENT, Sent
 from cluster_under_test import Cluster
-from confluent_kafka import KafkaError, KafkaException, Producer, TopicCollection
+from confluent_kafka import KafkaError, KafkaException, TopicCollection
 from confluent_kafka.admin import AclOperation, NewPartitions, NewTopic
 from raw import batch_of, produce, topic_id
 from waiting import wait_until
@@ -30,8 +29,6 @@ from tidemill.wire.messages.describe_topic_partitions import (
     TopicRequest,
 )
 from tidemill.wire.messages.metadata import MetadataRequest, MetadataRequestTopic
-
-MANY = 1_000
 
 
 def topic_names(cluster: Cluster) -> set[str]:
@@ -291,38 +288,3 @@ def test_describe_topic_partitions_in_pages(cluster: Cluster) -> None:
             if cursor is None:
                 break
     assert seen == [(name, number) for name in names for number in range(3)]
-
-
-def test_a_thousand_topics(cluster: Cluster) -> None:
-    """Made, listed, written, read and deleted in one go."""
-    admin, prefix = cluster.admin(), cluster.topic_name()
-    names = [f"{prefix}-{number}" for number in range(MANY)]
-    for made in admin.create_topics([NewTopic(name, 1) for name in names]).values():
-        made.result(60)
-    wait_until(lambda: set(names) <= topic_names(cluster), "all topics")
-    producer = Producer({"bootstrap.servers": cluster.bootstrap, "linger.ms": 50})
-    failures: list[object] = []
-    for name in names:
-        producer.produce(name, name.encode(), on_delivery=lambda error, _: error and failures.append(error))
-        producer.poll(0)
-    assert producer.flush(60) == 0
-    assert not failures
-    assert consume_one_of_each(cluster, names) == {name: name.encode() for name in names}
-    for gone in admin.delete_topics(names).values():
-        gone.result(60)
-    wait_until(lambda: not set(names) & topic_names(cluster), "the end of all topics", 60)
-
-
-def consume_one_of_each(cluster: Cluster, names: list[str]) -> dict[str, bytes]:
-    from confluent_kafka import Consumer, TopicPartition
-
-    consumer = Consumer({"bootstrap.servers": cluster.bootstrap, "group.id": "unused"})
-    consumer.assign([TopicPartition(name, 0, 0) for name in names])
-    received: dict[str, bytes] = {}
-    deadline = time.monotonic() + 60
-    while len(received) < len(names) and time.monotonic() < deadline:
-        for message in consumer.consume(len(names), 0.2):
-            assert not message.error()
-            received[message.topic()] = message.value()
-    consumer.close()
-    return received

@@ -129,7 +129,7 @@ def test_a_frame_in_many_pieces(cluster: Cluster) -> None:
 
 def test_pipelined_requests_are_answered_in_order(cluster: Cluster, topic: str) -> None:
     """A slow long poll in front holds back the quick answers behind it, on its own connection only."""
-    with cluster.connect() as connection:
+    with cluster.connect(topic) as connection:
         ids = [connection.send(fetch_request(topic, 0, max_wait_ms=300), FETCH_WITH_NAMES)]
         for number in range(MAX_IN_FLIGHT):
             request = produce_request(topic, batch_of(b"%d" % number))
@@ -140,7 +140,7 @@ def test_pipelined_requests_are_answered_in_order(cluster: Cluster, topic: str) 
 
 
 def test_pipelined_produces_keep_their_order(cluster: Cluster, topic: str) -> None:
-    with cluster.connect() as connection:
+    with cluster.connect(topic) as connection:
         for number in range(MAX_IN_FLIGHT):
             connection.send(produce_request(topic, batch_of(b"%d" % number)), PRODUCE_WITH_NAMES)
         offsets = [
@@ -153,7 +153,7 @@ def test_pipelined_produces_keep_their_order(cluster: Cluster, topic: str) -> No
 
 def test_acks_0_gets_no_answer(cluster: Cluster, topic: str) -> None:
     """The next answer on the connection belongs to the next request."""
-    with cluster.connect() as connection:
+    with cluster.connect(topic) as connection:
         for _ in range(5):
             request = produce_request(topic, batch_of(b"x"), acks=0)
             connection.send(request, PRODUCE_WITH_NAMES, is_answered=False)
@@ -163,7 +163,7 @@ def test_acks_0_gets_no_answer(cluster: Cluster, topic: str) -> None:
 
 def test_an_error_with_acks_0_closes_the_connection(cluster: Cluster, topic: str) -> None:
     """The only way to tell a producer that does not listen."""
-    with cluster.connect() as connection:
+    with cluster.connect(topic) as connection:
         request = produce_request(topic, batch_of(b"x"), partition=55, acks=0)
         connection.send(request, PRODUCE_WITH_NAMES, is_answered=False)
         with pytest.raises((ConnectionLost, ConnectionResetError, BrokenPipeError)):
@@ -192,7 +192,7 @@ def with_field(batch: bytes, position: int, layout: str, value: int) -> bytes:
 
 @pytest.mark.parametrize("position", [18, 22, 40, 65, 70])
 def test_a_flipped_bit_is_refused(cluster: Cluster, topic: str, position: int) -> None:
-    with cluster.connect() as connection:
+    with cluster.connect(topic) as connection:
         assert produce(connection, topic, damaged(position)).error_code == ErrorCode.CORRUPT_MESSAGE
         assert produce(connection, topic, batch_of(b"good")).base_offset == 0
 
@@ -206,7 +206,7 @@ def test_wrong_counts_are_refused(cluster: Cluster, topic: str) -> None:
         with_field(batch, 23, ">i", 7),
         with_field(batch, 23, ">i", -1),
     ]
-    with cluster.connect() as connection:
+    with cluster.connect(topic) as connection:
         for each in wrong:
             assert produce(connection, topic, each).error_code in (
                 ErrorCode.INVALID_RECORD,
@@ -218,7 +218,7 @@ def test_wrong_counts_are_refused(cluster: Cluster, topic: str) -> None:
 def test_wrong_lengths_are_refused(cluster: Cluster, topic: str) -> None:
     batch = batch_of(b"some value")
     refused = (ErrorCode.CORRUPT_MESSAGE, ErrorCode.INVALID_RECORD, ErrorCode.UNKNOWN_SERVER_ERROR)
-    with cluster.connect() as connection:
+    with cluster.connect(topic) as connection:
         for length in (0, -1, len(batch) - 13, len(batch), 2**31 - 1):
             data = bytearray(batch)
             struct.pack_into(">i", data, 8, length)
@@ -227,13 +227,13 @@ def test_wrong_lengths_are_refused(cluster: Cluster, topic: str) -> None:
 
 
 def test_two_batches_for_one_partition_are_refused(cluster: Cluster, topic: str) -> None:
-    with cluster.connect() as connection:
+    with cluster.connect(topic) as connection:
         two = batch_of(b"one") + batch_of(b"two")
         assert produce(connection, topic, two).error_code == ErrorCode.INVALID_RECORD
 
 
 def test_control_batches_are_not_for_clients(cluster: Cluster, topic: str) -> None:
-    with cluster.connect() as connection:
+    with cluster.connect(topic) as connection:
         control = batch_of(b"x", attributes=0x20)
         assert produce(connection, topic, control).error_code == ErrorCode.INVALID_RECORD
 
@@ -242,7 +242,7 @@ def test_old_formats_are_refused(cluster: Cluster, topic: str) -> None:
     for magic in (0, 1, 3):
         data = bytearray(batch_of(b"x"))
         data[16] = magic
-        with cluster.connect() as connection:
+        with cluster.connect(topic) as connection:
             error = produce(connection, topic, bytes(data)).error_code
         assert error in (
             ErrorCode.INVALID_RECORD,
@@ -254,7 +254,7 @@ def test_old_formats_are_refused(cluster: Cluster, topic: str) -> None:
 def test_a_compacted_topic_needs_keys(cluster: Cluster) -> None:
     topic = cluster.topic(cleanup_policy="compact")
     keyed = bytes(build_batch([Record(0, int(time.time() * 1000), b"key", b"value")]))
-    with cluster.connect() as connection:
+    with cluster.connect(topic) as connection:
         refused = produce(connection, topic, batch_of(b"no key"))
         assert refused.error_code == ErrorCode.INVALID_RECORD
         assert [error.batch_index for error in refused.record_errors] == [0]
@@ -263,7 +263,7 @@ def test_a_compacted_topic_needs_keys(cluster: Cluster) -> None:
 
 @pytest.mark.parametrize("acks", [2, -2, 100])
 def test_only_three_kinds_of_acks(cluster: Cluster, topic: str, acks: int) -> None:
-    with cluster.connect() as connection:
+    with cluster.connect(topic) as connection:
         assert (
             produce(connection, topic, batch_of(b"x"), acks=acks).error_code
             == ErrorCode.INVALID_REQUIRED_ACKS
@@ -271,7 +271,7 @@ def test_only_three_kinds_of_acks(cluster: Cluster, topic: str, acks: int) -> No
 
 
 def test_unknown_partitions_and_topic_ids(cluster: Cluster, topic: str) -> None:
-    with cluster.connect() as connection:
+    with cluster.connect(topic) as connection:
         beyond = produce(connection, topic, batch_of(b"x"), partition=9)
         assert beyond.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         request = produce_request(topic, batch_of(b"x"))
@@ -281,7 +281,7 @@ def test_unknown_partitions_and_topic_ids(cluster: Cluster, topic: str) -> None:
 
 
 def test_stale_producer_epochs_are_fenced(cluster: Cluster, topic: str) -> None:
-    with cluster.connect() as connection:
+    with cluster.connect(topic) as connection:
         producer_id, epoch = new_producer_id(connection)
         newer = batch_of(b"x", producer_id=producer_id, producer_epoch=epoch + 1, base_sequence=0)
         older = batch_of(b"x", producer_id=producer_id, producer_epoch=epoch, base_sequence=0)
@@ -291,7 +291,7 @@ def test_stale_producer_epochs_are_fenced(cluster: Cluster, topic: str) -> None:
 
 def test_every_version_of_produce(cluster: Cluster, topic: str) -> None:
     oldest, newest = ProduceRequest.VERSIONS
-    with cluster.connect() as connection:
+    with cluster.connect(topic) as connection:
         known_id = topic_id(connection, topic)
         for number, version in enumerate(range(oldest, newest + 1)):
             request = produce_request(topic, batch_of(b"%d" % version))
@@ -303,7 +303,7 @@ def test_every_version_of_produce(cluster: Cluster, topic: str) -> None:
 def test_the_bytes_come_back_as_they_were_sent(cluster: Cluster, topic: str) -> None:
     """Only base offset and leader epoch are the broker's to write."""
     batch = batch_of(b"a", b"b", b"c")
-    with cluster.connect() as connection:
+    with cluster.connect(topic) as connection:
         produce(connection, topic, batch)
         returned = fetch(connection, topic).records
     assert returned[8:12] == batch[8:12]
@@ -312,14 +312,14 @@ def test_the_bytes_come_back_as_they_were_sent(cluster: Cluster, topic: str) -> 
 
 def test_many_partitions_in_one_produce(cluster: Cluster) -> None:
     """Good and bad partitions of one request do not spoil each other."""
-    topic = cluster.topic(partitions=3)
+    topic = cluster.topic(partitions=3, together=True)
     request = produce_request(topic, batch_of(b"x"), partition=0)
     for other in (
         produce_request(topic, damaged(40), partition=1),
         produce_request(topic, batch_of(b"x"), partition=2),
     ):
         request.topic_data[0].partition_data += other.topic_data[0].partition_data
-    with cluster.connect() as connection:
+    with cluster.connect(topic) as connection:
         answer = connection.call(request, PRODUCE_WITH_NAMES)
     codes = {p.index: p.error_code for t in answer.responses for p in t.partition_responses}
     assert codes == {0: 0, 1: ErrorCode.CORRUPT_MESSAGE, 2: 0}

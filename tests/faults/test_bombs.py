@@ -14,16 +14,19 @@ from process_facts import MIB, forget_peak, peak_resident_bytes
 from raw import PRODUCE_WITH_NAMES, batch_of, produce, produce_request, topic_id
 from sample_requests import sample_frames
 
+from tidemill.api.batch_check import most_unpacked_bytes
 from tidemill.model.errors import ErrorCode
+from tidemill.storage.config import LogConfig
 from tidemill.testing import SubprocessBroker, WireClient
 from tidemill.testing.wire_client import ConnectionLost, frame_of
 from tidemill.wire.batch import HEADER_SIZE, BatchHeader, encode_batch, read_header
 from tidemill.wire.messages.api_versions import ApiVersionsRequest
 from tidemill.wire.schema import write_unsigned_varint
 
-MOST_SECONDS = 0.5  # far below what unpacking a bomb would take, and no measure of the machine
-MOST_GROWTH_BYTES = 8 * MIB
+MOST_SECONDS = 0.1
+"""For the best of `TRIES`, so that it measures the broker and not what else the machine does."""
 TRIES = 3
+MOST_GROWTH_BYTES = 8 * MIB
 
 
 @pytest.fixture(scope="module")
@@ -181,6 +184,7 @@ def test_many_arrays_that_are_too_many_together(fresh_broker: SubprocessBroker) 
 # -- decompression ------------------------------------------------------------------------------------
 
 BOMB_BYTES = 256 * MIB
+MOST_UNPACKED_BYTES = most_unpacked_bytes(LogConfig())
 CODECS = {1: "gzip", 2: "snappy", 3: "lz4", 4: "zstd"}
 
 
@@ -213,22 +217,24 @@ def test_a_decompression_bomb_is_refused(broker: SubprocessBroker, topic: str, c
     if len(batch) > 1_000_000:
         batch = shrunk(batch)
     peak_before = forget_peak(broker.pid)
+    best = min(seconds_until_too_large(broker, topic, batch) for _ in range(TRIES))
+    assert best < MOST_SECONDS
+    assert peak_resident_bytes(broker.pid) - peak_before < MOST_UNPACKED_BYTES + MOST_GROWTH_BYTES
+    with WireClient(broker.bootstrap) as connection:
+        assert produce(connection, "target", batch_of(b"good")).error_code == 0
+
+
+def seconds_until_too_large(broker: SubprocessBroker, topic: str, batch: bytes) -> float:
     with WireClient(broker.bootstrap) as bomber, WireClient(broker.bootstrap) as bystander:
-        bomber.send(produce_request(topic, batch), PRODUCE_WITH_NAMES)
         began = time.monotonic()
+        bomber.send(produce_request(topic, batch), PRODUCE_WITH_NAMES)
         assert bystander.call(ApiVersionsRequest(), 0).error_code == 0
         assert time.monotonic() - began < 0.5, "others had to wait"
         part = bomber.receive().responses[0].partition_responses[0]
-    assert part.error_code in (
-        ErrorCode.INVALID_RECORD,
-        ErrorCode.CORRUPT_MESSAGE,
-        ErrorCode.MESSAGE_TOO_LARGE,
-        ErrorCode.RECORD_LIST_TOO_LARGE,
-    )
-    assert peak_resident_bytes(broker.pid) - peak_before < 128 * MIB
-    with WireClient(broker.bootstrap) as connection:
-        keyless_is_fine = produce(connection, "target", batch_of(b"good"))
-        assert keyless_is_fine.error_code == 0
+        took = time.monotonic() - began
+    assert part.error_code == ErrorCode.CORRUPT_MESSAGE
+    assert f"at most {MOST_UNPACKED_BYTES} are allowed" in part.error_message
+    return took
 
 
 def shrunk(batch: bytes) -> bytes:

@@ -153,6 +153,7 @@ def test_metadata_log_decodes(written_by_us: Written) -> None:
         "TOPIC_RECORD",
         "PARTITION_RECORD",
         "CONFIG_RECORD",
+        "PRODUCER_IDS_RECORD",
     ):
         assert kinds[kind], f"no {kind} among {dict(kinds)}"
     topics = {record["data"]["name"] for record in records if record["type"] == "TOPIC_RECORD"}

@@ -24,6 +24,8 @@ ZSTD_SINCE = 7
 CODEC_IDS = {"uncompressed": 0, "none": 0, "gzip": 1, "snappy": 2, "lz4": 3, "zstd": 4}
 MAX_EXPANSION = 16
 """How many times `max.message.bytes` a batch may unpack to; clients bound the unpacked size of their batches too."""
+MAX_UNPACKED_BYTES = 64 * 1024 * 1024
+"""No batch unpacks to more than this, unless its topic takes larger ones uncompressed."""
 
 
 class BadRecords(ApiError):
@@ -104,7 +106,7 @@ def needs_rewrite(header: BatchHeader, config: LogConfig) -> bool:
 def rewrite_batch(records: memoryview, header: BatchHeader, config: LogConfig) -> memoryview:
     """Check keys where the topic is compacted, recompress where it has its own codec; runs in a thread."""
     try:
-        payload = _decompressed(records, header, MAX_EXPANSION * config.max_message_bytes)
+        payload = _decompressed(records, header, most_unpacked_bytes(config))
         if config.is_compacted:
             _check_keys(header, payload)
         elif sum(1 for _ in iterate_records(header, payload)) != header.record_count:
@@ -116,6 +118,12 @@ def rewrite_batch(records: memoryview, header: BatchHeader, config: LogConfig) -
     codec = CODEC_IDS[config.compression_type]
     compressed = compression.compress(codec, payload, _level(codec, config))
     return memoryview(encode_batch(header._replace(attributes=header.attributes & ~0x07 | codec), compressed))
+
+
+def most_unpacked_bytes(config: LogConfig) -> int:
+    """What a batch may unpack to, where it must be unpacked."""
+    expanded = min(MAX_EXPANSION * config.max_message_bytes, MAX_UNPACKED_BYTES)
+    return max(config.max_message_bytes, expanded)
 
 
 def _level(codec: int, config: LogConfig) -> int | None:

@@ -36,6 +36,15 @@ MAX_TIMESTAMP = -3
 EARLIEST_LOCAL = -4
 LATEST_TIERED = -5
 EARLIEST_PENDING_UPLOAD = -6
+SPECIAL_SINCE = {
+    LATEST: 1,
+    EARLIEST: 1,
+    MAX_TIMESTAMP: 7,
+    EARLIEST_LOCAL: 8,
+    LATEST_TIERED: 9,
+    EARLIEST_PENDING_UPLOAD: 11,
+}
+"""The version of ListOffsets that brought each special timestamp; older ones do not know it."""
 UP_TO_HIGH_WATERMARK = -1
 READ_COMMITTED = 1
 
@@ -63,17 +72,18 @@ class OffsetApi:
         response = ListOffsetsResponse()
         for topic in request.topics:
             answers = [
-                await self._list_one(topic.name, asked, committed_only, request.replica_id)
+                await self._list_one(context.version, topic.name, asked, committed_only, request.replica_id)
                 for asked in topic.partitions
             ]
             response.topics.append(ListOffsetsTopicResponse(name=topic.name, partitions=answers))
         return response
 
     async def _list_one(
-        self, topic: str, asked: ListOffsetsPartition, committed_only: bool, replica_id: int
+        self, version: int, topic: str, asked: ListOffsetsPartition, committed_only: bool, replica_id: int
     ) -> ListOffsetsPartitionResponse:
         answer = ListOffsetsPartitionResponse(partition_index=asked.partition_index)
         try:
+            _require_known_timestamp(asked.timestamp, version)
             partition = self._partition(topic, asked.partition_index)
             if asked.timestamp >= 0 or asked.timestamp == MAX_TIMESTAMP:
                 found = await _find_by_time(partition, asked, committed_only, replica_id)
@@ -156,6 +166,12 @@ class OffsetApi:
         return answer
 
 
+def _require_known_timestamp(timestamp: int, version: int) -> None:
+    since = 0 if timestamp >= 0 else SPECIAL_SINCE.get(timestamp)
+    if since is None or version < since:
+        raise ApiError(ErrorCode.UNSUPPORTED_VERSION)
+
+
 def _find(partition: Partition, asked: ListOffsetsPartition, committed_only: bool, replica_id: int) -> Found:
     log = partition.leader_log(asked.current_leader_epoch)
     end = partition.visible_end(committed_only, replica_id)
@@ -166,10 +182,9 @@ def _find(partition: Partition, asked: ListOffsetsPartition, committed_only: boo
             return -1, end, partition.leader_epoch
         case time if time in (EARLIEST, EARLIEST_LOCAL):
             return -1, log.log_start_offset, log.epoch_for_offset(log.log_start_offset)
-        case time if time in (LATEST_TIERED, EARLIEST_PENDING_UPLOAD):
-            return NOTHING
         case _:
-            raise ApiError(ErrorCode.UNSUPPORTED_VERSION)
+            assert asked.timestamp in (LATEST_TIERED, EARLIEST_PENDING_UPLOAD)
+            return NOTHING
 
 
 async def _find_by_time(

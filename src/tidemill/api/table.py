@@ -8,7 +8,8 @@ from __future__ import annotations
 import importlib
 from typing import NamedTuple
 
-from tidemill.wire.schema import Message
+from tidemill.api.batch_check import MAX_EXPANSION, MAX_UNPACKED_BYTES
+from tidemill.wire.schema import MAX_ELEMENTS, Message
 
 
 class Api(NamedTuple):
@@ -44,10 +45,17 @@ class Api(NamedTuple):
 
 
 PRODUCE, FETCH, API_VERSIONS, SHARE_FETCH = 0, 1, 18, 78
-
+UNPACKED = (
+    "where records must be looked at (a compacted topic, a topic with its own `compression.type`), a batch may unpack "
+    f"to {MAX_EXPANSION} times `max.message.bytes`, at most {MAX_UNPACKED_BYTES >> 20} MiB or `max.message.bytes` if "
+    "that is more; Kafka sets no limit"
+)
+NO_LOGGERS = (
+    "no resources of the types BROKER_LOGGER and CLIENT_METRICS: they are refused with INVALID_REQUEST"
+)
 
 APIS = (
-    Api(PRODUCE, "Produce", 3, 13, 9, "produce.handle"),
+    Api(PRODUCE, "Produce", 3, 13, 9, "produce.handle", gaps=UNPACKED),
     Api(FETCH, "Fetch", 4, 18, 12, "fetch.handle", gaps="no preferred read replica, no tiered storage"),
     Api(2, "ListOffsets", 1, 11, 6, "offsets.list_offsets", "list_offsets"),
     Api(3, "Metadata", 0, 13, 9, "metadata.metadata", "metadata"),
@@ -71,12 +79,13 @@ APIS = (
     Api(26, "EndTxn", 0, 5, 3, "transactions.end_txn", "end_txn"),
     Api(27, "WriteTxnMarkers", 1, 2, 1, "transactions.write_txn_markers", "write_txn_markers"),
     Api(28, "TxnOffsetCommit", 0, 5, 3, "transactions.txn_offset_commit", "txn_offset_commit"),
-    Api(32, "DescribeConfigs", 1, 4, 4, "configs.describe_configs", "describe_configs"),
-    Api(33, "AlterConfigs", 0, 2, 2, "configs.alter_configs", "alter_configs"),
+    Api(32, "DescribeConfigs", 1, 4, 4, "configs.describe_configs", "describe_configs", gaps=NO_LOGGERS),
+    Api(33, "AlterConfigs", 0, 2, 2, "configs.alter_configs", "alter_configs", gaps=NO_LOGGERS),
     Api(35, "DescribeLogDirs", 1, 5, 2, "logs.describe_log_dirs", "describe_log_dirs"),
     Api(37, "CreatePartitions", 0, 3, 2, "topics.create_partitions", "create_partitions"),
     Api(42, "DeleteGroups", 0, 2, 2, "groups.delete_groups", "delete_groups"),
-    Api(44, "IncrementalAlterConfigs", 0, 1, 1, "configs.incremental_alter_configs", "incremental_alter_configs"),
+    Api(44, "IncrementalAlterConfigs", 0, 1, 1, "configs.incremental_alter_configs", "incremental_alter_configs",
+        gaps=NO_LOGGERS),
     Api(47, "OffsetDelete", 0, 0, 32767, "group_offsets.offset_delete", "offset_delete"),
     Api(60, "DescribeCluster", 0, 2, 0, "metadata.describe_cluster", "describe_cluster"),
     Api(61, "DescribeProducers", 0, 0, 0, "producers.describe_producers", "describe_producers"),
@@ -114,6 +123,9 @@ def render() -> str:
         "Generated from `tidemill.api.table` by `python -m tidemill.api.table > docs/apis.md`; a test keeps it true.",
         "Version ranges are those of Apache Kafka 4.3.1. Unknown tagged fields are ignored. An API that is not",
         "listed is not advertised, and a request for it closes the connection, as in Kafka.",
+        "",
+        f"All requests: the arrays of one request may have {MAX_ELEMENTS:,} elements together, which Kafka does not",
+        "limit; one with more closes the connection. There are no quotas, so `throttle_time_ms` is always 0.",
         "",
         "| key | API | versions | flexible from | handler | gaps |",
         "|---|---|---|---|---|---|",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -12,6 +12,7 @@ from tidemill.cli.groups import app as group_commands
 from tidemill.cli.log import app as log_commands
 from tidemill.cli.pipeline import app as pipeline_commands
 from tidemill.cli.produce import produce
+from tidemill.cli.start import parser
 from tidemill.cli.topics import app as topic_commands
 from tidemill.cli.transactions import app as transaction_commands
 
@@ -33,6 +34,12 @@ app.add_typer(pipeline_commands, name="pipeline")
 app.command()(doctor)
 
 
+def _start_option(name: str) -> Any:
+    """One of the options that `start` reads by itself, as the help and the shell's completion want it."""
+    (action,) = (action for action in parser()._actions if action.dest == name)
+    return typer.Option(*action.option_strings, help=action.help, metavar=str(action.metavar))
+
+
 def _print_version(wanted: bool) -> None:
     if wanted:
         from importlib.metadata import version
@@ -41,14 +48,18 @@ def _print_version(wanted: bool) -> None:
         raise typer.Exit
 
 
-@app.command(
-    add_help_option=False, context_settings={"ignore_unknown_options": True, "allow_extra_args": True}
-)
-def start(context: typer.Context) -> None:
+@app.command()
+def start(
+    data_dir: Annotated[list[str] | None, _start_option("data_dir")] = None,
+    listen: Annotated[str | None, _start_option("listen")] = None,
+    advertise: Annotated[str | None, _start_option("advertise")] = None,
+    config: Annotated[str | None, _start_option("config")] = None,
+    settings: Annotated[list[str] | None, _start_option("settings")] = None,
+) -> None:
     """Start a broker."""
-    from tidemill.cli.start import start as start_broker
+    from tidemill.server.main import StartOptions, run
 
-    raise typer.Exit(start_broker(context.args))
+    raise typer.Exit(run(StartOptions(data_dir or [], listen, advertise, config, settings or [])))
 
 
 @app.callback()

@@ -323,9 +323,15 @@ def _replay(store: MetadataStore, loaded: _Loaded) -> _Loaded:
 
 def _check_voters(node_id: int, state: QuorumState, voters: VoterSet, directory: str) -> None:
     known = set(voters.ids or state.voters)
-    if known - {node_id}:
-        names = ", ".join(str(voter) for voter in sorted(known))
+    if not known - {node_id}:
+        return
+    if len(known) == 1:
         raise ForeignQuorum(
-            f"the metadata log in {directory} belongs to a quorum of the nodes {names}; node {node_id} "
-            "alone cannot continue it"
+            f"the metadata log in {directory} belongs to node {min(known)}, this is node {node_id}; "
+            f"start it with --set node.id={min(known)}, or with another data directory"
         )
+    names = ", ".join(str(voter) for voter in sorted(known))
+    raise ForeignQuorum(
+        f"the metadata log in {directory} belongs to a quorum of the nodes {names}, and node {node_id} "
+        "alone cannot continue it; choose another data directory"
+    )

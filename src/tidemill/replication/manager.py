@@ -167,8 +167,8 @@ class ReplicaManager:
         self._wake(partition.topic_partition)
 
     def release_all(self) -> None:
-        """Answer every long poll with what there is: the broker stops."""
-        self.fetch_purgatory.complete_all()
+        """Answer every long poll with what there is, and later ones at once: the broker stops."""
+        self.fetch_purgatory.close()
 
     # -- reading --------------------------------------------------------------------------------------
 

@@ -82,11 +82,6 @@ class Broker:
     # -- start ----------------------------------------------------------------------------------------
 
     async def start(self) -> None:
-        for key in self.options.unknown_keys:
-            logger.warning("the setting %s is not known and has no effect", key)
-        idle = [key for key in self.options.properties if why_without_effect(key) is not None]
-        if idle:
-            logger.warning("settings without effect here (docs/configs.md says why): %s", ", ".join(idle))
         sock = self._bind()
         self._cleanup.callback(sock.close)
         self._cleanup.callback(self._lock.release)
@@ -111,6 +106,15 @@ class Broker:
         self._housekeeping = Housekeeping(self._logs, self._metadata, self._clock, lambda: self._settings)
         self._adopt_partitions()
         self._serve(loop, sock)
+        self._warn_of_settings()
+
+    def _warn_of_settings(self) -> None:
+        """Last, so that a start which fails says one thing only: why."""
+        for key in self.options.unknown_keys:
+            logger.warning("the setting %s is not known and has no effect", key)
+        idle = [key for key in self.options.properties if why_without_effect(key) is not None]
+        if idle:
+            logger.warning("settings without effect here (docs/configs.md says why): %s", ", ".join(idle))
 
     def _lock_directories(self) -> None:
         """The first holds the metadata and must be there; another one that cannot be used is a failed disk."""
@@ -136,7 +140,9 @@ class Broker:
                 raise StartError(
                     f"port {port} on {host} is in use; stop what listens there or choose another with --listen"
                 ) from error
-            raise StartError(f"cannot listen on {host}:{port}: {error.strerror}") from error
+            raise StartError(
+                f"cannot listen on {host}:{port} ({error.strerror}); choose an address of this machine with --listen"
+            ) from error
         except OverflowError as error:
             sock.close()
             raise StartError(f"{port} is no port number") from error

@@ -41,6 +41,9 @@ MAX_QUEUED_BYTES = 1024 * 1024
 MAX_BYTES_PER_TURN = 4 * 1024 * 1024
 """Most that one connection sends before others get their turn."""
 
+READS_PER_DRAIN = 64
+"""A peer that sends without end must not hold up the others while the broker stops."""
+
 JOINED_BYTES = 32 * 1024
 """Up to here a response with slices of files is copied together: cheaper than a system call for each piece."""
 
@@ -63,6 +66,9 @@ def _go_on(coroutine: Coroutine[Any, Any, None], waited_for: Any) -> Generator[A
             try:
                 sent = yield waited_for
             except BaseException as error:
+                waited_for = (
+                    None  # it holds the error, and the error this frame: they would wait for the collector
+                )
                 waited_for = coroutine.throw(error)
             else:
                 waited_for = coroutine.send(sent)
@@ -138,6 +144,8 @@ class Connection:
         """Frames may lie in the buffer that are not handled yet: something is waited for first."""
         self._is_writing = False
         self._is_draining = False
+        self._has_all_input = False
+        """While draining: everything that had arrived was taken."""
         self.is_closed = False
         self.at_end: dict[Hashable, Callable[[], object]] = {}
         """What depends on this connection and ends with it."""
@@ -160,6 +168,7 @@ class Connection:
         try:
             received = self._socket.recv_into(self._view[self._end : self._read_limit()])
         except BlockingIOError:
+            self._has_all_input = self._is_draining
             return
         except OSError:
             self.close()
@@ -210,7 +219,7 @@ class Connection:
 
     def _rest(self) -> None:
         """Everything was answered, as most clients have it who wait before they ask again."""
-        self._is_held = self._is_draining
+        self._is_held = False
         self._start = self._end = self.frame_bytes = 0
         if len(self._buffer) > KEPT_BUFFER:
             self._replace_buffer(SMALL_READ)
@@ -259,7 +268,6 @@ class Connection:
         return (
             self._task is not None
             or self._held_for is not None
-            or self._is_draining
             or len(self._slots) >= MAX_OPEN_SLOTS
             or len(self._output) >= MAX_QUEUED_PIECES
             or self._queued_bytes >= MAX_QUEUED_BYTES
@@ -315,7 +323,7 @@ class Connection:
             self._resume_reading()
 
     def _resume_reading(self) -> None:
-        if not self._is_reading:
+        if not self._is_reading and not self._is_draining:
             self._loop.add_reader(self._fd, self._on_readable)
             self._is_reading = True
 
@@ -430,10 +438,20 @@ class Connection:
         """Whether the peer reset the connection; uvloop then stops watching it without telling anybody."""
         return self._socket.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR) != 0
 
-    def stop_reading(self) -> None:
-        """Take no further request; what was asked is still answered."""
+    def drain(self) -> bool:
+        """Take what has arrived, and no more than that; True when all of it is answered.
+
+        Called again until it is true: frames beyond what is handled at a time, and bytes that the kernel still holds,
+        wait for the answers before them. A socket that is closed with unread bytes is reset, and the reset may take
+        answers with it that are still on their way.
+        """
         self._is_draining = True
         self._pause_reading()
+        for _ in range(READS_PER_DRAIN):
+            if self.is_closed or self._is_held or self._has_all_input:
+                break
+            self._on_readable()
+        return self.is_closed or (self._has_all_input and self.is_idle)
 
     def close(self) -> None:
         if self.is_closed:

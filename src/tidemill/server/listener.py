@@ -173,10 +173,12 @@ class Listener:
 
     async def drain(self, patience_s: float) -> None:
         """Let every connection have its answers, then close it; after `patience_s` close it anyway."""
-        for connection in self._addresses:
-            connection.stop_reading()
         deadline = self._loop.time() + patience_s
-        while self._loop.time() < deadline and any(not connection.is_idle for connection in self._addresses):
+        waiting = list(self._addresses)
+        while waiting := [connection for connection in waiting if not connection.drain()]:
+            if self._loop.time() >= deadline:
+                logger.warning("%d connections did not get all their answers in time", len(waiting))
+                break
             await asyncio.sleep(0.005)
         for connection in list(self._addresses):
             connection.close()

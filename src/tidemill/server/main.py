@@ -51,8 +51,8 @@ def run(options: StartOptions) -> int:
 
 
 async def _serve(options: StartOptions) -> int:
-    _check_machine()
     broker = await start_broker(options)
+    _check_machine()
     loop = asyncio.get_running_loop()
     stopping = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):

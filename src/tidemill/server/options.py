@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import dataclasses
+import difflib
 import pathlib
 
 from tidemill.model.config_keys import InvalidConfig
-from tidemill.model.configs import BrokerLayers, broker_value, validate_static
+from tidemill.model.configs import BROKER_CONFIGS, BrokerLayers, broker_value, validate_static
 from tidemill.model.errors import TidemillError
-from tidemill.model.properties import parse_properties
+from tidemill.model.properties import BadProperties, parse_properties
 
 DEFAULT_LISTEN = "127.0.0.1:9092"
 DEFAULT_NODE_ID = 1
 DEFAULT_DATA_DIRECTORY = "data"
 UNSUPPORTED_PROTOCOLS = ("SSL", "SASL_PLAINTEXT", "SASL_SSL")
 CONTROLLER = "CONTROLLER"
+LISTENER_PREFIX = "listener.name."
+"""Settings of single listeners begin with their name, so no table has them."""
 
 
 class StartError(TidemillError):
@@ -51,15 +54,13 @@ class BrokerOptions:
 def resolve(start: StartOptions) -> BrokerOptions:
     """Check everything that can be checked before a file is touched."""
     properties = _read_file(start.config_file)
-    for setting in start.settings:
-        name, separator, value = setting.partition("=")
-        if not separator or not name.strip():
-            raise StartError(f"--set {setting!r} is not of the form key=value")
-        properties[name.strip()] = value.strip()
+    chosen = _chosen(start.settings)
+    properties |= chosen
     try:
         unknown = validate_static(properties)
     except InvalidConfig as error:
-        raise StartError(str(error)) from error
+        raise StartError(f"{error.message}; correct it in --set or in the file") from error
+    _refuse_unknown(set(unknown) & set(chosen))
     _refuse_false_safety(properties)
     layers = BrokerLayers(static=properties)
     host, port = _address(start.listen or _listener(properties.get("listeners")) or DEFAULT_LISTEN)
@@ -82,6 +83,25 @@ def resolve(start: StartOptions) -> BrokerOptions:
         properties=properties,
         unknown_keys=unknown,
     )
+
+
+def _chosen(settings: list[str]) -> dict[str, str]:
+    chosen = {}
+    for setting in settings:
+        name, separator, value = setting.partition("=")
+        if not separator or not name.strip():
+            raise StartError(f"--set {setting!r} is not of the form key=value")
+        chosen[name.strip()] = value.strip()
+    return chosen
+
+
+def _refuse_unknown(names: set[str]) -> None:
+    """A name typed by hand that nobody knows is a slip; in a file it may be meant for another program."""
+    for name in sorted(names):
+        if not name.startswith(LISTENER_PREFIX):
+            like = difflib.get_close_matches(name, BROKER_CONFIGS, 1)
+            advice = f"is {like[0]} meant?" if like else "they are those of Kafka's broker configuration"
+            raise StartError(f"--set {name}: no setting of a broker has this name; {advice}")
 
 
 def _refuse_false_safety(properties: dict[str, str]) -> None:
@@ -120,8 +140,10 @@ def _read_file(path: str | None) -> dict[str, str]:
     try:
         return dict(parse_properties(pathlib.Path(path).read_text(encoding="utf-8")))
     except OSError as error:
-        raise StartError(f"cannot read the configuration file {path}: {error.strerror}") from error
-    except ValueError as error:
+        raise StartError(
+            f"cannot read the configuration file {path} ({error.strerror}); name another with --config"
+        ) from error
+    except (BadProperties, ValueError) as error:
         raise StartError(f"the configuration file {path} is no properties file: {error}") from error
 
 

@@ -205,20 +205,20 @@ def _read_identity(files: Files, path: str) -> MetaProperties | None:
         return read_meta(files, path)
     except BadCheckpoint as error:
         raise WrongDirectory(
-            f"{error}. Restore the file, or empty the directory if its data may go."
+            f"{error}; restore the file, or empty the directory if its data may go"
         ) from error
 
 
 def _check_identity(path: str, meta: MetaProperties, node_id: int, cluster_id: str) -> None:
     if meta.cluster_id != cluster_id:
         raise WrongDirectory(
-            f"{path} belongs to the cluster {meta.cluster_id}, this broker to {cluster_id}. "
-            "Start it with that cluster id, or with another data directory."
+            f"{path} belongs to the cluster {meta.cluster_id}, this broker to {cluster_id}; "
+            "start it with that cluster id, or with another data directory"
         )
     if meta.node_id != node_id:
         raise WrongDirectory(
-            f"{path} belongs to node {meta.node_id}, this is node {node_id}. "
-            "Start it with that node id, or with another data directory."
+            f"{path} belongs to node {meta.node_id}, this is node {node_id}; "
+            f"start it with --set node.id={meta.node_id}, or with another data directory"
         )
 
 

@@ -83,7 +83,15 @@ class Purgatory:
     """The operations of one kind, watched by key; several purgatories share one wheel."""
 
     # `_watched` counts (key, operation) pairs, `_completed_watched` those of completed operations among them.
-    __slots__ = ("_completed_watched", "_delayed", "_reap_threshold", "_watched", "_watchers", "_wheel")
+    __slots__ = (
+        "_completed_watched",
+        "_delayed",
+        "_is_closed",
+        "_reap_threshold",
+        "_watched",
+        "_watchers",
+        "_wheel",
+    )
 
     def __init__(self, wheel: TimingWheel, reap_threshold: int = 1_000) -> None:
         self._wheel = wheel
@@ -92,6 +100,7 @@ class Purgatory:
         self._watched = 0
         self._completed_watched = 0
         self._delayed = 0
+        self._is_closed = False
 
     @property
     def watched(self) -> int:
@@ -113,7 +122,7 @@ class Purgatory:
     ) -> bool:
         """True if it completed on the spot; otherwise it waits for its keys, until `due_ms` at most."""
         assert keys, "an operation that watches nothing can only time out: put it in the wheel instead"
-        if operation.try_complete():
+        if operation.try_complete() or (self._is_closed and operation.force_complete()):
             return True
         self._watch(operation, keys)
         if operation.try_complete() or operation.is_completed:
@@ -134,8 +143,9 @@ class Purgatory:
         self._drop_completed(key, watchers)
         return count
 
-    def complete_all(self) -> int:
-        """Complete everything that waits, condition or not; how many."""
+    def close(self) -> int:
+        """Nobody waits any more: complete everything, condition or not, and whatever comes later at once; how many."""
+        self._is_closed = True
         waiting = {operation for watchers in self._watchers.values() for operation in watchers}
         return sum(operation.force_complete() for operation in waiting)
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
 import struct
 
 import pytest
 
-from tidemill.api.batch_check import check_batch, needs_rewrite, rewrite_batch
+from tidemill.api.batch_check import check_batch, most_unpacked_bytes, needs_rewrite, rewrite_batch
 from tidemill.model.errors import ApiError, ErrorCode
 from tidemill.storage.config import LogConfig
 from tidemill.wire import compression
@@ -21,6 +22,7 @@ from tidemill.wire.batch import (
     read_header,
 )
 
+MIB = 1024 * 1024
 NOW_MS = 1_700_000_000_000
 RECORDS = [Record(offset, NOW_MS + offset, b"key", b"value") for offset in range(3)]
 COMPACTED = LogConfig(cleanup_policy=frozenset({"compact"}))
@@ -148,6 +150,23 @@ def test_a_decompression_bomb_is_refused() -> None:
     with pytest.raises(ApiError) as refused:
         rewrite_batch(memoryview(sent), check(sent, config=COMPACTED), COMPACTED)
     assert refused.value.code is ErrorCode.CORRUPT_MESSAGE
+
+
+@pytest.mark.parametrize(
+    ("max_message_bytes", "expected"),
+    [(1_000, 16_000), (4 * MIB, 64 * MIB), (5 * MIB, 64 * MIB), (64 * MIB, 64 * MIB), (100 * MIB, 100 * MIB)],
+)
+def test_what_a_batch_may_unpack_to(max_message_bytes: int, expected: int) -> None:
+    """In proportion to the topic's messages, with a ceiling that never forbids what may come uncompressed."""
+    assert most_unpacked_bytes(LogConfig(max_message_bytes=max_message_bytes)) == expected
+
+
+def test_a_ceiling_holds_where_messages_may_be_large() -> None:
+    large = dataclasses.replace(COMPACTED, max_message_bytes=32 * MIB)
+    bomb = compression.compress(4, bytes(65 * MIB))
+    sent = encode_batch(read_header(build_batch(RECORDS))._replace(attributes=4), bomb)
+    with pytest.raises(ApiError, match=f"at most {64 * MIB} are allowed"):
+        rewrite_batch(memoryview(sent), check(sent, config=large), large)
 
 
 def test_damaged_compression_is_corrupt() -> None:

@@ -309,6 +309,9 @@ def test_the_end_of_the_broker_answers_everybody() -> None:
     harness.fetch(0, 0)
     harness.manager.release_all()
     assert harness.sizes() == [0, 0]
+    harness.answers.clear()
+    harness.fetch(0, 0)
+    assert harness.sizes() == [0, 0], "who asks now does not wait"
 
 
 def test_who_wants_no_bytes_does_not_wait() -> None:

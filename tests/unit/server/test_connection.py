@@ -113,6 +113,40 @@ def test_an_answered_request_lets_go_of_what_waited_for_it() -> None:
     run(scenario)
 
 
+def test_a_request_that_failed_in_a_thread_lets_go_of_what_it_held() -> None:
+    """Sixty refused batches that unpack to sixteen megabytes each would be a gigabyte until the collector comes."""
+
+    class Held:
+        """As large as you like."""
+
+    traces: list[weakref.ref[Held]] = []
+
+    def work() -> None:
+        held = Held()
+        traces.append(weakref.ref(held))
+        raise ValueError
+
+    async def refuse(body: bytes, slot: Slot) -> None:
+        try:
+            await asyncio.to_thread(work)
+        except ValueError:
+            slot.respond([b"no"])
+
+    async def scenario(peer: Peer) -> None:
+        peer.coroutine = refuse
+        gc.disable()
+        try:
+            await peer.send(frame(b"batch"))
+            assert await peer.receive(2) == b"no"
+            await peer.until(lambda: peer.connection._task is None)
+            await asyncio.sleep(0)
+            assert [trace() for trace in traces] == [None]
+        finally:
+            gc.enable()
+
+    run(scenario)
+
+
 def test_answers_leave_in_the_order_of_the_requests() -> None:
     async def scenario(peer: Peer) -> None:
         await peer.send(frame(b"one") + frame(b"two") + frame(b"three"))
@@ -296,5 +330,39 @@ def test_answers_after_the_end_go_nowhere() -> None:
         peer.client.close()
         await peer.until(lambda: peer.closed)
         peer.requests[0][1].respond([b"nobody"])
+
+    run(scenario)
+
+
+def test_draining_answers_what_had_arrived_and_takes_nothing_else() -> None:
+    """More than is handled at a time, and half a frame behind it, which nobody waits for."""
+
+    async def scenario(peer: Peer) -> None:
+        count = MAX_OPEN_SLOTS + 20
+        await peer.send(frame(b"x") * count + frame(b"half")[:-1])
+        await peer.until(lambda: len(peer.requests) == MAX_OPEN_SLOTS)
+        assert not peer.connection.drain()
+        for _, slot in peer.requests[:]:
+            slot.respond([b"a"])
+        assert not peer.connection.drain()
+        await peer.until(lambda: len(peer.requests) == count)
+        await peer.send(b"f")  # the rest of the last frame, too late
+        for _, slot in peer.requests[MAX_OPEN_SLOTS:]:
+            slot.respond([b"b"])
+        assert await peer.receive(count) == b"a" * MAX_OPEN_SLOTS + b"b" * 20
+
+    run(scenario)
+
+
+def test_a_peer_that_never_pauses_does_not_hold_the_loop_while_draining() -> None:
+    async def scenario(peer: Peer) -> None:
+        async def answer_and_ask_again(body: bytes, slot: Slot) -> None:
+            slot.respond([])
+            peer.client.send(frame(body))
+
+        peer.coroutine = answer_and_ask_again
+        peer.client.send(frame(b"x"))
+        assert not peer.connection.drain()
+        assert 1 < len(peer.requests) < 1_000
 
     run(scenario)

@@ -132,7 +132,7 @@ def test_a_directory_keeps_its_id_and_refuses_others() -> None:
     with pytest.raises(WrongDirectory, match="belongs to the cluster c"):
         world.boot(cluster_id="d")
     world.files.write_atomic(f"{ONE}/meta.properties", b"nonsense")
-    with pytest.raises(WrongDirectory, match="Restore the file"):
+    with pytest.raises(WrongDirectory, match="restore the file"):
         world.boot()
 
 

@@ -116,6 +116,15 @@ def test_force_complete_is_won_by_one_caller() -> None:
     assert (operation.completions, operation.expirations, run_due(wheel, 1_000)) == (1, 0, 0)
 
 
+def test_after_the_end_nobody_waits() -> None:
+    wheel, purgatory = make()
+    waiting, late = Operation(), Operation()
+    assert not purgatory.try_complete_else_watch(waiting, ["a", "b"], 500)
+    assert purgatory.close() == 1
+    assert purgatory.try_complete_else_watch(late, ["a"], 500)
+    assert (waiting.completions, late.completions, len(wheel), purgatory.delayed) == (1, 1, 0, 0)
+
+
 def test_completing_one_may_wake_another_watcher_of_the_same_key() -> None:
     _, purgatory = make()
     first = Operation()
