@@ -2,11 +2,12 @@
 
 One broker (Tidemill), one Spark driver for all contestants (see `driver.py`), order A-B-B-A. Two parts:
 
-    the bars     reads of 1 KB and 100 B, the micro-batch, the sink: five rounds, medians, and verdicts
+    the bars     reads of 1 KB and 100 B, the micro-batch, the sink: five rounds, medians, spreads and verdicts
     the matrix   {100 B, 1 KB, 10 KB} x {none, lz4, zstd} x {all columns, value and offset} x {noop, Parquet, Delta},
-                 batch and stream, one round each: a map, not a verdict
+                 batch and stream: fewer rows and two rounds (there and back), a map, not a verdict
 
-Checksums are verified by both sides. Results go to `bench/results/<date>-spark.{json,md}`.
+Checksums are verified by both sides, and every contestant must have read all rows. Results go to
+`bench/results/<date>-spark.{json,md}`.
 """
 
 from __future__ import annotations
@@ -18,16 +19,17 @@ import statistics
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple, Self
 
 from rich.console import Console
 from rich.markdown import Markdown
 
 from bench.driver import run
+from bench.metrics import ratio_spread
 from bench.peers import ROOT, BrokerProcess, TidemillPeer
 from bench.report import RESULTS, TRIALS, human, machine
-from bench.session import create_topics
+from bench.session import admin, create_topics
 
 from official_connector import SPARK_VERSION, connector_jars, connector_python  # isort: skip
 
@@ -37,10 +39,20 @@ CODECS = ("none", "lz4", "zstd")
 COLUMNS = ("all", "narrow")
 SINKS = ("noop", "parquet", "delta")
 ROWS = {100: 2_000_000, 1000: 400_000, 10_000: 40_000}
+MATRIX_ROWS = {100: 400_000, 1000: 100_000, 10_000: 15_000}
+MATRIX_ROUNDS = 2
 SEGMENT_BYTES = 32 << 20  # so that most of a topic lies in closed segments
 MICRO_BATCHES, MICRO_BATCH_ROWS = 25, 1000
 SINK_ROWS = 300_000
 READERS = ("official", "tuned", "tidemill", "segments")
+WIRE_READERS = ("official", "tuned", "tidemill")
+SINK_CONTESTANTS = {
+    "official": ("official", "at-least-once"),
+    "tuned": ("tuned", "at-least-once"),
+    "tidemill": ("tidemill", "at-least-once"),
+    "exactly-once": ("tidemill", "exactly-once"),
+}
+"""Whose sink, and what it promises; Spark's own has one promise only."""
 Samples = dict[str, dict[str, list[float]]]
 
 
@@ -61,6 +73,7 @@ BARS = (
     Bar("read 100 B", "segments", "tuned", 1.3),
     Bar("micro-batch", "tidemill", "tuned", 1.2, at_least=False),
     Bar("sink 1 KB", "tidemill", "tuned", 0.9),
+    Bar("streaming sink 1 KB", "tidemill", "tuned", 0.9),
 )
 
 
@@ -116,93 +129,111 @@ class Measurement:
     ) -> None:
         self.peer, self.spark, self.rounds, self.scale, self.console = peer, spark, rounds, scale, console
         self.samples: Samples = {}
-        self._topics: dict[tuple[int, str], str] = {}
         self._sinks = 0
 
-    def rows(self, size: int) -> int:
-        return max(20_000, int(ROWS[size] * self.scale))
+    def rows(self, size: int, rows: dict[int, int] = ROWS) -> int:
+        return max(20_000, int(rows[size] * self.scale))
 
-    def topic(self, size: int, codec: str) -> str:
-        """A topic of messages of this size and codec, written on first use."""
-        name = self._topics.get((size, codec))
-        if name is None:
-            name = self._topics[size, codec] = f"rows-{size}-{codec}"
-            create_topics(self.peer, {name: PARTITIONS}, {"segment_bytes": str(SEGMENT_BYTES)})
-            count = self.rows(size) - PARTITIONS  # the producer's warm-up writes one to each partition
-            job = {"topic": name, "partitions": PARTITIONS, "size": size, "count": count}
-            run("produce", self.peer, **job, settings={"compression.type": codec})
-        return name
+    def make_topic(self, name: str, size: int, codec: str, rows: int) -> int:
+        """A topic with about so many messages of this size; how many exactly."""
+        create_topics(self.peer, {name: PARTITIONS}, {"segment_bytes": str(SEGMENT_BYTES)})
+        job = {"topic": name, "partitions": PARTITIONS, "size": size, "count": rows}
+        answer = run("produce", self.peer, **job, settings={"compression.type": codec})
+        return int(answer["messages"]) + PARTITIONS  # the producer's warm-up writes one to each partition
+
+    def delete_topic(self, name: str) -> None:
+        """Its pages would be written back while others are measured."""
+        client = admin(self.peer)
+        client.delete_topics([name], operation_timeout=30)[name].result(30)
 
     def record(self, metric: str, contestant: str, value: float) -> None:
         self.samples.setdefault(metric, {}).setdefault(contestant, []).append(value)
 
-    def turns(self, what: str, contestants: tuple[str, ...], rounds: int) -> Iterator[str]:
+    def turns(self, what: str, contestants: Sequence[str], rounds: int) -> Iterator[str]:
         for number in range(rounds):
             for contestant in contestants if number % 2 == 0 else contestants[::-1]:
                 self.console.print(f"{what}: round {number + 1} of {rounds}, {contestant}")
                 yield contestant
 
-    def read(self, contestant: str, size: int, codec: str, **job: Any) -> dict[str, float]:
-        job = {"job": "read", "columns": "all", "sink": "noop", **job, "contestant": contestant}
-        return self.spark.run(
-            **job,
-            topic=self.topic(size, codec),
-            bootstrap=self.peer.bootstrap,
-            directory=str(self.peer.data_directory),
-        )
+    def read(self, contestant: str, topic: str, rows: int, **job: Any) -> float:
+        """Rows a second."""
+        where = {"topic": topic, "bootstrap": self.peer.bootstrap, "directory": str(self.peer.data_directory)}
+        job = {"job": "read", "columns": "all", "sink": "noop", **job, **where, "contestant": contestant}
+        answer = self.spark.run(**job)
+        if answer.get("rows", rows) != rows:
+            raise RuntimeError(f"{contestant} read {answer['rows']} of {rows} rows of {topic}")
+        return rows / answer["seconds"]
 
     # -- the bars -------------------------------------------------------------------------------------
 
     def measure_bars(self) -> None:
         for size, title in ((1000, "read 1 KB"), (100, "read 100 B")):
-            for contestant in READERS:  # warm up: the JVM compiles, the page cache fills
-                self.read(contestant, size, "none")
+            topic = f"rows-{size}"
+            rows = self.make_topic(topic, size, "none", self.rows(size))
+            for (
+                contestant
+            ) in READERS:  # the JVM compiles, the workers load what they need, nothing is missing
+                self.read(contestant, topic, rows)
+                self.read(contestant, topic, rows, job="count")
             for contestant in self.turns(title, READERS, self.rounds):
-                seconds = self.read(contestant, size, "none")["seconds"]
-                self.record(title, contestant, self.rows(size) / seconds)
+                self.record(title, contestant, self.read(contestant, topic, rows))
+            self.delete_topic(topic)
         self._measure_micro_batch()
-        self._measure_sink()
+        for job, title in (("write", "sink 1 KB"), ("write_stream", "streaming sink 1 KB")):
+            self._measure_sink(job, title)
 
     def _measure_micro_batch(self) -> None:
         """The time of a micro-batch of a thousand rows, in which the connector's own overhead is most of the work."""
         name = "rows-micro"
-        create_topics(self.peer, {name: PARTITIONS})
-        count = MICRO_BATCHES * MICRO_BATCH_ROWS
-        run("produce", self.peer, topic=name, partitions=PARTITIONS, size=1000, count=count)
-        for contestant in self.turns("micro-batch", ("tuned", "tidemill"), self.rounds):
-            job = {"job": "stream", "columns": "all", "per_batch": MICRO_BATCH_ROWS, "contestant": contestant}
-            answer = self.spark.run(**job, topic=name, bootstrap=self.peer.bootstrap)
+        self.make_topic(name, 1000, "none", MICRO_BATCHES * MICRO_BATCH_ROWS)
+        for contestant in (*WIRE_READERS, *self.turns("micro-batch", WIRE_READERS, self.rounds)):
+            job = {"job": "stream", "columns": "all", "sink": "noop", "per_batch": MICRO_BATCH_ROWS}
+            answer = self.spark.run(**job, contestant=contestant, topic=name, bootstrap=self.peer.bootstrap)
             self.record("micro-batch", contestant, answer["batch_ms"])
+        for values in self.samples["micro-batch"].values():
+            del values[0]  # the first one warmed up
 
-    def _measure_sink(self) -> None:
+    def _measure_sink(self, job: str, title: str) -> None:
         rows = max(20_000, int(SINK_ROWS * self.scale))
-        contestants = ("tuned", "tidemill", "exactly-once")
-        for contestant in (*contestants, *self.turns("sink", contestants, self.rounds)):
+        contestants = tuple(SINK_CONTESTANTS)
+        for contestant in (*contestants, *self.turns(title, contestants, self.rounds)):
             self._sinks += 1
             topic = f"sink-{self._sinks}"
             create_topics(self.peer, {topic: PARTITIONS})
-            delivery = "exactly-once" if contestant == "exactly-once" else "at-least-once"
-            reader = "tuned" if contestant == "tuned" else "tidemill"
-            job = {"job": "write", "contestant": reader, "delivery": delivery, "topic": topic}
-            seconds = self.spark.run(**job, rows=rows, size=1000, bootstrap=self.peer.bootstrap)["seconds"]
-            if self._sinks > len(contestants):
-                self.record("sink 1 KB", contestant, rows / seconds)
+            connector, delivery = SINK_CONTESTANTS[contestant]
+            facts = {
+                "contestant": connector,
+                "delivery": delivery,
+                "topic": topic,
+                "rows": rows,
+                "size": 1000,
+            }
+            answer = self.spark.run(job=job, **facts, bootstrap=self.peer.bootstrap)
+            self.record(title, contestant, rows / answer["seconds"])
+            self.delete_topic(topic)
+        for values in self.samples[title].values():
+            del values[0]  # the first one warmed up
 
     # -- the matrix -----------------------------------------------------------------------------------
 
     def measure_matrix(self) -> None:
         for size in SIZES:
             for codec in CODECS:
+                topic = f"matrix-{size}-{codec}"
+                rows = self.make_topic(topic, size, codec, self.rows(size, MATRIX_ROWS))
+                for contestant in WIRE_READERS:
+                    self.read(contestant, topic, rows, job="count")
                 for columns in COLUMNS:
-                    self._measure_cells(size, codec, columns)
+                    self._measure_cells(topic, rows, f"{size} B, {codec}, {columns} columns", columns)
+                self.delete_topic(topic)
 
-    def _measure_cells(self, size: int, codec: str, columns: str) -> None:
-        for sink in (*SINKS, "stream"):
-            title = f"{size} B, {codec}, {columns} columns, {sink}"
-            kind = {"job": "stream"} if sink == "stream" else {"job": "read", "sink": sink}
-            for contestant in self.turns(title, ("tuned", "tidemill"), 1):
-                answer = self.read(contestant, size, codec, columns=columns, **kind)
-                self.record(title, contestant, self.rows(size) / answer["seconds"])
+    def _measure_cells(self, topic: str, rows: int, title: str, columns: str) -> None:
+        for job, how in (("read", "batch"), ("stream", "stream")):
+            for sink in SINKS:
+                cell = f"{title}, {how} to {sink}"
+                for contestant in self.turns(cell, WIRE_READERS, MATRIX_ROUNDS):
+                    speed = self.read(contestant, topic, rows, job=job, columns=columns, sink=sink)
+                    self.record(cell, contestant, speed)
 
 
 # -- the report ---------------------------------------------------------------------------------------
@@ -221,7 +252,8 @@ def verdicts(samples: Samples) -> list[tuple[Bar, float, bool]]:
 def as_markdown(samples: Samples, about: dict[str, Any]) -> str:
     lines = [
         f"Measured on {about['date']} with `{about['command']}` on {machine()['description']},",
-        f"pyspark {SPARK_VERSION}; medians of {about['rounds']} interleaved rounds, one round for the matrix.",
+        f"pyspark {SPARK_VERSION}; medians of {about['rounds']} interleaved rounds, {MATRIX_ROUNDS} for the matrix,",
+        "the spread of the ratio in brackets.",
         *([] if about["scale"] == 1 else ["", "**A trial with small sizes; not to be quoted.**"]),
         "",
         "| bar | ratio | needed | |",
@@ -230,9 +262,9 @@ def as_markdown(samples: Samples, about: dict[str, Any]) -> str:
     for bar, value, passed in verdicts(samples):
         needed = f"{'≥' if bar.at_least else '≤'} {bar.limit:g}x"
         outcome = "passed" if passed else "**missed**"
-        lines.append(
-            f"| {bar.metric}, {bar.subject} / {bar.reference} | {value:.2f}x | {needed} | {outcome} |"
-        )
+        low, high = ratio_spread(samples, bar.metric, bar.subject, bar.reference)
+        ratio = f"{value:.2f}x ({low:.2f} to {high:.2f})"
+        lines.append(f"| {bar.metric}, {bar.subject} / {bar.reference} | {ratio} | {needed} | {outcome} |")
     contestants = [*READERS, "exactly-once"]
     lines += ["", f"| rows/s (micro-batch: ms) | {' | '.join(contestants)} | tidemill / tuned |"]
     lines.append("|---" * (len(contestants) + 2) + "|")

@@ -70,45 +70,60 @@ def narrowed(frame: DataFrame, job: Job) -> DataFrame:
     return frame.select(*NARROW) if job["columns"] == "narrow" else frame
 
 
+def frame_of(spark: SparkSession, job: Job) -> DataFrame:
+    reader = spark.read.format(FORMATS[job["contestant"]]).options(**options_of(job))
+    return narrowed(reader.load(), job)
+
+
 def read(spark: SparkSession, job: Job, scratch: str) -> dict[str, float]:
     """A batch read of everything in the topic, into nothing, a Parquet folder or a Delta table."""
-    reader = spark.read.format(FORMATS[job["contestant"]]).options(**options_of(job))
     began = time.monotonic()
-    frame = narrowed(reader.load(), job)
-    if job["sink"] == "noop":
-        frame.write.format("noop").mode("overwrite").save()
-    elif job["sink"] == "parquet":
-        frame.write.mode("overwrite").parquet(f"{scratch}/parquet")
-    else:
-        _write_delta(frame, f"{scratch}/delta")
-    return {"seconds": time.monotonic() - began}
+    _save(frame_of(spark, job), job["sink"], f"{scratch}/table")
+    seconds = time.monotonic() - began
+    shutil.rmtree(f"{scratch}/table", ignore_errors=True)
+    return {"seconds": seconds}
 
 
-def _write_delta(frame: DataFrame, path: str) -> None:
+def count(spark: SparkSession, job: Job, scratch: str) -> dict[str, float]:
+    """Not measured: whether a contestant finds everything."""
+    began = time.monotonic()
+    rows = frame_of(spark, job).count()
+    return {"seconds": time.monotonic() - began, "rows": rows}
+
+
+def _save(frame: DataFrame, sink: str, path: str) -> None:
     """A Delta table by delta-rs: the tasks write the files, the driver only commits them; the same for everybody."""
+    if sink == "noop":
+        frame.write.format("noop").mode("overwrite").save()
+        return
+    frame.write.mode("append").parquet(path)
+    if sink == "delta":
+        _commit_delta(path)
+
+
+def _commit_delta(path: str) -> None:
     from deltalake import convert_to_deltalake
 
-    shutil.rmtree(path, ignore_errors=True)
-    frame.write.parquet(path)
+    shutil.rmtree(f"{path}/_delta_log", ignore_errors=True)
     convert_to_deltalake(path)
 
 
 def stream(spark: SparkSession, job: Job, scratch: str) -> dict[str, float]:
-    """An available-now stream over the topic in `batches` micro-batches; seconds in all, and of the median batch."""
+    """An available-now stream over the topic; seconds and rows in all, and the time of the median batch."""
     checkpoint = tempfile.mkdtemp(dir=scratch)
     reader = spark.readStream.format(FORMATS[job["contestant"]]).options(**options_of(job))
     if job.get("per_batch"):
         reader = reader.option("maxOffsetsPerTrigger", str(job["per_batch"]))
     began = time.monotonic()
-    query = (
-        narrowed(reader.load(), job)
-        .writeStream.format("noop")
-        .option("checkpointLocation", checkpoint)
-        .trigger(availableNow=True)
-        .start()
-    )
+    writer = narrowed(reader.load(), job).writeStream.option("checkpointLocation", checkpoint)
+    if job["sink"] == "noop":
+        writer = writer.format("noop")
+    else:
+        writer = writer.foreachBatch(lambda frame, _: _save(frame, job["sink"], f"{scratch}/table"))
+    query = writer.trigger(availableNow=True).start()
     query.awaitTermination()
     seconds = time.monotonic() - began
+    shutil.rmtree(f"{scratch}/table", ignore_errors=True)
     durations = sorted(
         each["durationMs"]["triggerExecution"] for each in query.recentProgress if each["numInputRows"]
     )
@@ -116,23 +131,46 @@ def stream(spark: SparkSession, job: Job, scratch: str) -> dict[str, float]:
     return {"seconds": seconds, "rows": rows, "batch_ms": durations[len(durations) // 2] if durations else 0}
 
 
-def write(spark: SparkSession, job: Job, scratch: str) -> dict[str, float]:
-    """Rows made by Spark itself into a topic; `delivery` is for Tidemill's sink, the official one has only one."""
-    frame = spark.range(0, job["rows"], 1, 4).selectExpr(
-        "cast(id as binary) as key", f"cast(rpad(cast(id as string), {job['size']}, 'x') as binary) as value"
-    )  # fmt: skip
-    writer = frame.write.format(FORMATS[job["contestant"]]).option(
-        "kafka.bootstrap.servers", job["bootstrap"]
+def messages(spark: SparkSession, job: Job) -> DataFrame:
+    """Rows that Spark makes itself."""
+    return spark.range(0, job["rows"], 1, 4).selectExpr(
+        "cast(cast(id as string) as binary) as key",
+        f"cast(rpad(cast(id as string), {job['size']}, 'x') as binary) as value",
     )
-    writer = writer.option("topic", job["topic"]).options(**PRODUCER)
+
+
+def sink_options(job: Job) -> dict[str, str]:
+    """`delivery` is for Tidemill's sink, the official one has only one."""
+    options = {"kafka.bootstrap.servers": job["bootstrap"], "topic": job["topic"], **PRODUCER}
     if FORMATS[job["contestant"]] == "tidemill":
-        writer = writer.option("delivery", job["delivery"])
+        options["delivery"] = job["delivery"]
+    return options
+
+
+def write(spark: SparkSession, job: Job, scratch: str) -> dict[str, float]:
+    """A batch of rows into a topic."""
+    writer = messages(spark, job).write.format(FORMATS[job["contestant"]]).options(**sink_options(job))
     began = time.monotonic()
     writer.mode("append").save()
     return {"seconds": time.monotonic() - began}
 
 
-JOBS = {"read": read, "stream": stream, "write": write}
+def write_stream(spark: SparkSession, job: Job, scratch: str) -> dict[str, float]:
+    """The same rows, from files, by an available-now stream of one batch."""
+    files = f"{scratch}/messages-{job['rows']}-{job['size']}"
+    if not os.path.exists(files):
+        messages(spark, job).write.parquet(files)
+    rows = spark.readStream.schema("key binary, value binary").parquet(files)
+    writer = rows.writeStream.format(FORMATS[job["contestant"]]).options(**sink_options(job))
+    began = time.monotonic()
+    query = (
+        writer.option("checkpointLocation", tempfile.mkdtemp(dir=scratch)).trigger(availableNow=True).start()
+    )
+    query.awaitTermination()
+    return {"seconds": time.monotonic() - began}
+
+
+JOBS = {each.__name__: each for each in (read, count, stream, write, write_stream)}
 
 
 def main() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 import uuid
 from typing import Any
 
@@ -62,6 +63,29 @@ def test_a_group_with_a_member(run: Run, cluster: Cluster, filled: str, group: s
     assert group not in run("groups", "list").stdout
 
 
+def test_members_that_read_nothing_are_shown(run: Run, cluster: Cluster, group: str) -> None:
+    topic = cluster.topic(partitions=1)
+    with (
+        member("confluent-kafka", cluster.bootstrap, group, topic) as one,
+        member("confluent-kafka", cluster.bootstrap, group, topic) as other,
+    ):
+
+        def members() -> list[tuple[int, str]]:
+            (described,) = json.loads(run("groups", "describe", group, "--json").stdout)
+            return sorted((each["partitions"], each["member"]) for each in described["members"])
+
+        wait_until(lambda: one.assigned | other.assigned, "a member that reads", 30)
+        wait_until(lambda: [count for count, _ in members()] == [0, 1], "a member that reads nothing", 30)
+        (_, idle), (_, reading) = members()
+        heading, columns, *rows = run("groups", "describe", group).stdout.splitlines()
+    assert heading == f"group {group}  state stable  assignor range  members 2  lag 0"
+    assert columns == "topic\tpartition\tcommitted\tend\tlag\tmember\tclient\thost"
+    assert rows == [
+        f"{topic}\t0\t-\t0\t-\t{reading}\trdkafka\t/127.0.0.1",
+        f"-\t-\t-\t-\t-\t{idle}\trdkafka\t/127.0.0.1",
+    ]
+
+
 def test_reset_shows_first_and_does_it_then(run: Run, filled: str, group: str) -> None:
     arguments = ("groups", "reset-offsets", group, "--topic", filled, "--to-offset", "4")
     shown = run(*arguments)
@@ -90,6 +114,15 @@ def test_where_to(run: Run, filled: str, group: str, goal: list[str], expected: 
     run("groups", "reset-offsets", group, "-t", f"{filled}:1", "--to-offset", "5", "--execute")
     run("groups", "reset-offsets", group, *goal, "--execute")
     assert committed(run, group) == {1: expected}
+
+
+def test_reset_to_how_long_ago(run: Run, cluster: Cluster, group: str) -> None:
+    topic, now_ms = cluster.topic(), time.time_ns() // 1_000_000
+    messages = [Sent(b"", timestamp_ms=now_ms - minutes * 60_000) for minutes in (30, 20, 5, 1)]
+    CONFLUENT.produce(cluster.bootstrap, topic, messages)
+    for ago, expected in (("10m", 2), ("1500s", 1), ("2h", 0), ("10s", 4)):
+        run("groups", "reset-offsets", group, "-t", topic, "--to-time", ago, "--execute")
+        assert committed(run, group) == {0: expected}, ago
 
 
 def test_what_is_wrong_with_a_reset(run: Run, filled: str, group: str) -> None:

@@ -261,11 +261,11 @@ def test_list_describe_and_delete(prompt: Cluster, group: str) -> None:
     assert described(prompt.bootstrap, group).error_code == ErrorCode.GROUP_ID_NOT_FOUND
 
 
-def test_the_feature_is_finalised(prompt: Cluster) -> None:
+def test_the_features_are_finalised(prompt: Cluster) -> None:
     with prompt.connect() as connection:
         answer = connection.call(ApiVersionsRequest(client_software_name="test", client_software_version="1"))
     levels = {each.name: each.max_version_level for each in answer.finalized_features}
-    assert levels["group.version"] == 1
+    assert (levels["group.version"], levels["transaction.version"], levels["share.version"]) == (1, 2, 1)
 
 
 # -- single messages --------------------------------------------------------------------------------------

@@ -1,4 +1,8 @@
-"""Consumer groups of the classic protocol with real clients: joining, sharing, leaving, dying, coming back."""
+"""Consumer groups of the classic protocol with real clients: joining, sharing, leaving, dying, coming back.
+
+What a group makes of its offsets is shown with the newer protocol too; the rest of that one is in
+test_consumer_groups.py.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +15,12 @@ import confluent_kafka
 import pytest
 from clients import CONFLUENT, Client, Sent
 from cluster_under_test import Cluster
-from confluent_kafka import ConsumerGroupState, ConsumerGroupTopicPartitions, TopicPartition
+from confluent_kafka import (
+    ConsumerGroupState,
+    ConsumerGroupTopicPartitions,
+    ConsumerGroupType,
+    TopicPartition,
+)
 from confluent_kafka.admin import ConfigResource
 from group_members import SESSION_TIMEOUT_MS, STRATEGIES, Member, member, mortal_member
 from raw import batch_of, produce_request
@@ -46,6 +55,7 @@ from tidemill.wire.messages.sync_group import SyncGroupRequest, SyncGroupRequest
 PARTITIONS = 4
 EVERYWHERE = set(range(PARTITIONS))
 ALL_STRATEGIES = [(client, strategy) for client, offered in STRATEGIES.items() for strategy in offered]
+PROTOCOLS = ("classic", "consumer")
 OwnBroker = Callable[..., SubprocessBroker]
 
 
@@ -188,13 +198,15 @@ def test_groups_and_offsets_survive_the_broker(own_broker: OwnBroker, group: str
 # -- offsets ----------------------------------------------------------------------------------------------
 
 
-def test_commit_seek_and_metadata(cluster: Cluster, group: str) -> None:
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_commit_seek_and_metadata(cluster: Cluster, group: str, protocol: str) -> None:
     topic = cluster.topic(1)
     fill(cluster.bootstrap, topic, 10, partitions=1)
     consumer = confluent_kafka.Consumer(
         {
             "bootstrap.servers": cluster.bootstrap,
             "group.id": group,
+            "group.protocol": protocol,
             "enable.auto.commit": False,
             "auto.offset.reset": "earliest",
         }
@@ -210,6 +222,7 @@ def test_commit_seek_and_metadata(cluster: Cluster, group: str) -> None:
         assert (found.offset, found.metadata, found.leader_epoch) == (7, "half way", 0)
         consumer.seek(TopicPartition(topic, 0, 3))
         assert _next_message(consumer).offset() == 3
+        assert _listed(cluster, group) == (ConsumerGroupState.STABLE, ConsumerGroupType[protocol.upper()])
     finally:
         consumer.close()
     assert positions(cluster.bootstrap, group, topic, 1) == [7]
@@ -225,9 +238,10 @@ def _next_message(consumer: confluent_kafka.Consumer) -> confluent_kafka.Message
     raise TimeoutError("no message")
 
 
+@pytest.mark.parametrize("protocol", PROTOCOLS)
 @pytest.mark.parametrize(("reset", "expected"), [("earliest", 0), ("latest", 10)])
 def test_where_a_group_without_offsets_begins(
-    cluster: Cluster, group: str, reset: str, expected: int
+    cluster: Cluster, group: str, reset: str, expected: int, protocol: str
 ) -> None:
     topic = cluster.topic(1)
     fill(cluster.bootstrap, topic, 10, partitions=1)
@@ -235,6 +249,7 @@ def test_where_a_group_without_offsets_begins(
         {
             "bootstrap.servers": cluster.bootstrap,
             "group.id": group,
+            "group.protocol": protocol,
             "auto.offset.reset": reset,
             "enable.partition.eof": True,
         }
@@ -260,7 +275,7 @@ def test_list_describe_and_delete(cluster: Cluster, group: str) -> None:
     topic, admin = cluster.topic(PARTITIONS), cluster.admin()
     with member("confluent-kafka", cluster.bootstrap, group, topic) as only:
         wait_until(lambda: only.assigned == EVERYWHERE, "the assignment")
-        assert _state(cluster, group) == ConsumerGroupState.STABLE
+        assert _listed(cluster, group) == (ConsumerGroupState.STABLE, ConsumerGroupType.CLASSIC)
         described = admin.describe_consumer_groups([group])[group].result(20)
         assert described.partition_assignor == "range"
         (found,) = described.members
@@ -268,17 +283,17 @@ def test_list_describe_and_delete(cluster: Cluster, group: str) -> None:
         assert found.client_id and found.host.lstrip("/") == "127.0.0.1"
         with pytest.raises(confluent_kafka.KafkaException, match="NON_EMPTY_GROUP"):
             admin.delete_consumer_groups([group])[group].result(20)
-    assert _state(cluster, group) == ConsumerGroupState.EMPTY
+    assert _listed(cluster, group) == (ConsumerGroupState.EMPTY, ConsumerGroupType.CLASSIC)
     admin.delete_consumer_groups([group])[group].result(20)
-    assert _state(cluster, group) is None
+    assert _listed(cluster, group) is None
     with pytest.raises(confluent_kafka.KafkaException, match="GROUP_ID_NOT_FOUND"):
         admin.delete_consumer_groups([group])[group].result(20)
 
 
-def _state(cluster: Cluster, group: str) -> ConsumerGroupState | None:
+def _listed(cluster: Cluster, group: str) -> tuple[ConsumerGroupState, ConsumerGroupType] | None:
     listed = cluster.admin().list_consumer_groups().result(20)
     assert not listed.errors
-    return next((each.state for each in listed.valid if each.group_id == group), None)
+    return next(((each.state, each.type) for each in listed.valid if each.group_id == group), None)
 
 
 def test_offsets_are_altered_listed_and_deleted(cluster: Cluster, group: str) -> None:

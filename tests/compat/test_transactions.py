@@ -1,122 +1,129 @@
-"""Transactions with a real client: committed, aborted, fenced, abandoned, and with offsets inside."""
+"""Transactions with every client: committed, aborted, fenced, abandoned, and with offsets inside.
+
+What a producer of one client wrote is read by the readers of all three: what is committed or not is the broker's word,
+and each client hides what was aborted in its own way.
+"""
 
 from __future__ import annotations
 
 import uuid
 
 import pytest
+from clients import CLIENTS, CONFLUENT, Client, Sent
 from cluster_under_test import Cluster
-from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
-from transaction_reading import committed_values
+from raw_groups import committed_offsets
+from transactional_clients import TRANSACTIONAL, Fenced, Message, TransactionalClient, transactional
+from waiting import wait_until
 
 from tidemill.testing import SubprocessBroker
-
-TIMEOUT_SECONDS = 30
-
-
-def transactional(bootstrap: str, transactional_id: str) -> Producer:
-    producer = Producer(
-        {"bootstrap.servers": bootstrap, "transactional.id": transactional_id, "linger.ms": 0}
-    )
-    producer.init_transactions(TIMEOUT_SECONDS)
-    return producer
 
 
 def new_id() -> str:
     return f"producer-{uuid.uuid4().hex[:8]}"
 
 
-def send(producer: Producer, topic: str, *values: bytes) -> None:
-    for value in values:
-        producer.produce(topic, value, partition=0)
-    producer.flush(TIMEOUT_SECONDS)
+def send(producer: TransactionalClient, topic: str, *values: bytes) -> None:
+    """And wait until they are written."""
+    producer.send(topic, values)
+    producer.flush()
 
 
-def test_committed_is_seen_and_aborted_is_not(cluster: Cluster, topic: str) -> None:
-    producer = transactional(cluster.bootstrap, new_id())
-    for number in range(6):
-        producer.begin_transaction()
-        send(producer, topic, b"%d a" % number, b"%d b" % number)
-        if number % 2:
-            producer.abort_transaction(TIMEOUT_SECONDS)
-        else:
-            producer.commit_transaction(TIMEOUT_SECONDS)
-    assert committed_values(cluster.bootstrap, topic) == [b"0 a", b"0 b", b"2 a", b"2 b", b"4 a", b"4 b"]
-    assert len(committed_values(cluster.bootstrap, topic, "read_uncommitted")) == 12
+def seen_by_all(bootstrap: str, topic: str, isolation: str = "read_committed") -> list[bytes]:
+    """What readers see, and all of them the same."""
+    first, *others = [client.read_to_end(bootstrap, topic, isolation) for client in CLIENTS]
+    assert all(other == first for other in others), (first, others)
+    return [value for _, value in first]
 
 
-def test_an_open_transaction_holds_readers_back(cluster: Cluster, topic: str) -> None:
-    producer = transactional(cluster.bootstrap, new_id())
-    producer.begin_transaction()
-    send(producer, topic, b"open")
-    plain = Producer({"bootstrap.servers": cluster.bootstrap})
-    send(plain, topic, b"plain")
-    assert committed_values(cluster.bootstrap, topic) == []
-    assert committed_values(cluster.bootstrap, topic, "read_uncommitted") == [b"open", b"plain"]
-    producer.commit_transaction(TIMEOUT_SECONDS)
-    assert committed_values(cluster.bootstrap, topic) == [b"open", b"plain"]
+def test_committed_is_seen_and_aborted_is_not(cluster: Cluster, client: Client, topic: str) -> None:
+    with transactional(client.name, cluster.bootstrap, new_id()) as producer:
+        for number in range(6):
+            producer.begin()
+            send(producer, topic, b"%d a" % number, b"%d b" % number)
+            if number % 2:
+                producer.abort()
+            else:
+                producer.commit()
+    wait_until(lambda: len(seen_by_all(cluster.bootstrap, topic)) == 6, "the end of the last transaction")
+    assert seen_by_all(cluster.bootstrap, topic) == [b"0 a", b"0 b", b"2 a", b"2 b", b"4 a", b"4 b"]
+    assert len(seen_by_all(cluster.bootstrap, topic, "read_uncommitted")) == 12
 
 
-def test_a_zombie_is_fenced_and_its_transaction_aborted(cluster: Cluster, topic: str) -> None:
+def test_an_open_transaction_holds_readers_back(cluster: Cluster, client: Client, topic: str) -> None:
+    with transactional(client.name, cluster.bootstrap, new_id()) as producer:
+        producer.begin()
+        send(producer, topic, b"open")
+        client.produce(cluster.bootstrap, topic, [Sent(b"plain")])
+        assert seen_by_all(cluster.bootstrap, topic) == []
+        assert seen_by_all(cluster.bootstrap, topic, "read_uncommitted") == [b"open", b"plain"]
+        producer.commit()
+        wait_until(lambda: seen_by_all(cluster.bootstrap, topic), "the end of the transaction")
+        assert seen_by_all(cluster.bootstrap, topic) == [b"open", b"plain"]
+
+
+def test_a_zombie_is_fenced_and_its_transaction_aborted(cluster: Cluster, client: Client, topic: str) -> None:
+    """By a successor of another client: it is the broker that fences."""
     transactional_id = new_id()
-    zombie = transactional(cluster.bootstrap, transactional_id)
-    zombie.begin_transaction()
-    send(zombie, topic, b"from the grave")
-    successor = transactional(cluster.bootstrap, transactional_id)
-    with pytest.raises(KafkaException):
-        zombie.commit_transaction(TIMEOUT_SECONDS)
-    successor.begin_transaction()
-    send(successor, topic, b"alive")
-    successor.commit_transaction(TIMEOUT_SECONDS)
-    assert committed_values(cluster.bootstrap, topic) == [b"alive"]
+    successor_client = CLIENTS[CLIENTS.index(client) - 1]
+    with transactional(client.name, cluster.bootstrap, transactional_id) as zombie:
+        zombie.begin()
+        send(zombie, topic, b"from the grave")
+        with transactional(successor_client.name, cluster.bootstrap, transactional_id) as successor:
+            with pytest.raises(Fenced):
+                zombie.commit()
+            successor.begin()
+            send(successor, topic, b"alive")
+            successor.commit()
+        wait_until(lambda: seen_by_all(cluster.bootstrap, topic), "the end of the transaction")
+        assert seen_by_all(cluster.bootstrap, topic) == [b"alive"]
+        assert seen_by_all(cluster.bootstrap, topic, "read_uncommitted") == [b"from the grave", b"alive"]
 
 
-def test_offsets_belong_to_the_transaction(cluster: Cluster) -> None:
-    """Consume, transform, produce: input offsets and output appear together or not at all."""
+def next_message(client: TransactionalClient) -> list[Message]:
+    found: list[Message] = []
+    wait_until(lambda: found or found.extend(client.poll(1)) or found, "a message", 30)
+    return found
+
+
+@pytest.mark.parametrize("name", TRANSACTIONAL)
+def test_offsets_belong_to_the_transaction(cluster: Cluster, name: str) -> None:
+    """Consume, transform, produce: input offsets and output appear together or not at all, in both group protocols."""
     source, target, group = cluster.topic(), cluster.topic(), new_id()
-    send(Producer({"bootstrap.servers": cluster.bootstrap}), source, b"1", b"2", b"3", b"4")
-    consumer = Consumer(
-        {
-            "bootstrap.servers": cluster.bootstrap,
-            "group.id": group,
-            "auto.offset.reset": "earliest",
-            "enable.auto.commit": False,
-        }
-    )
-    consumer.subscribe([source])
-    producer = transactional(cluster.bootstrap, new_id())
-    for place in range(4):
-        message = consumer.poll(TIMEOUT_SECONDS)
-        assert message is not None and not message.error()
-        producer.begin_transaction()
-        producer.produce(target, b"<" + message.value() + b">", partition=0)
-        producer.send_offsets_to_transaction(
-            consumer.position(consumer.assignment()), consumer.consumer_group_metadata(), TIMEOUT_SECONDS
-        )
-        if place == 3:
-            producer.abort_transaction(TIMEOUT_SECONDS)
-        else:
-            producer.commit_transaction(TIMEOUT_SECONDS)
-    (committed,) = consumer.committed([TopicPartition(source, 0)], TIMEOUT_SECONDS)
-    consumer.close()
-    assert committed.offset == 3
-    assert committed_values(cluster.bootstrap, target) == [b"<1>", b"<2>", b"<3>"]
+    CONFLUENT.produce(cluster.bootstrap, source, [Sent(b"%d" % number) for number in range(4)])
+    with transactional(name, cluster.bootstrap, new_id()) as copier:
+        copier.join(group, source)
+        for number in range(4):
+            (message,) = messages = next_message(copier)
+            assert message == (0, number, b"%d" % number)
+            copier.begin()
+            copier.send(target, [b"<" + message.value + b">"])
+            copier.send_offsets(messages)
+            if number == 3:
+                copier.abort()
+            else:
+                copier.commit()
+        copier.rewind()
+        assert next_message(copier) == messages, "what was aborted comes again"
+    wait_until(lambda: len(seen_by_all(cluster.bootstrap, target)) == 3, "the end of the last transaction")
+    assert seen_by_all(cluster.bootstrap, target) == [b"<0>", b"<1>", b"<2>"]
+    assert committed_offsets(cluster.bootstrap, group, source, 1) == {0: 3}
 
 
-def test_a_killed_broker_keeps_its_transactions() -> None:
+def test_a_killed_broker_keeps_its_transactions(client: Client) -> None:
     with SubprocessBroker() as broker:
         broker.create_topic("orders")
-        committed = transactional(broker.bootstrap, "committed")
-        committed.begin_transaction()
-        send(committed, "orders", b"kept")
-        committed.commit_transaction(TIMEOUT_SECONDS)
-        open_one = transactional(broker.bootstrap, "open")
-        open_one.begin_transaction()
-        send(open_one, "orders", b"left open")
-        broker.kill()
-        broker.start()
-        successor = transactional(broker.bootstrap, "open")
-        successor.begin_transaction()
-        send(successor, "orders", b"after the kill")
-        successor.commit_transaction(TIMEOUT_SECONDS)
-        assert committed_values(broker.bootstrap, "orders") == [b"kept", b"after the kill"]
+        with transactional(client.name, broker.bootstrap, "committed") as committed:
+            committed.begin()
+            send(committed, "orders", b"kept")
+            committed.commit()
+        with transactional(client.name, broker.bootstrap, "open") as open_one:
+            open_one.begin()
+            send(open_one, "orders", b"left open")
+            broker.kill()
+            broker.start()
+            with transactional(client.name, broker.bootstrap, "open") as successor:
+                successor.begin()
+                send(successor, "orders", b"after the kill")
+                successor.commit()
+            wait_until(lambda: len(seen_by_all(broker.bootstrap, "orders")) == 2, "the last end")
+            assert seen_by_all(broker.bootstrap, "orders") == [b"kept", b"after the kill"]

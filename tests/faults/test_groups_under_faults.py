@@ -1,8 +1,9 @@
 """Groups whose members join, leave, die and stall while messages flow and the broker is killed: nothing is skipped.
 
-Three groups read one topic at the same time, each with members of one client. A member writes down what it reads before
-it commits it, so whatever is committed must be written down by somebody: what is not, was skipped. All offsets that
-were ever committed are read from the log of the coordinator itself: none is lower than the one before.
+Four groups read one topic at the same time, each with members of one client and protocol. Everything that can happen to
+a member happens to members of every client. A member writes down what it reads before it commits it, so whatever is
+committed must be written down by somebody: what is not, was skipped. All offsets that were ever committed are read from
+the log of the coordinator itself: none is lower than the one before.
 """
 
 from __future__ import annotations
@@ -17,6 +18,8 @@ import time
 from collections.abc import Callable
 
 from confluent_kafka import Producer
+from group_members import NEWER_PROTOCOL
+from journal_member import STALL_SECONDS
 from raw import fetch
 from raw_groups import committed_offsets
 from waiting import wait_until
@@ -29,14 +32,36 @@ from tidemill.testing import SubprocessBroker, WireClient
 from tidemill.wire.batch import HEADER_SIZE, iterate_headers, iterate_records
 
 IS_LONG = os.environ.get("TIDEMILL_FAULTS") == "long"
-CLIENTS = ("confluent-kafka", "kafka-python", "aiokafka")
-EVENTS = 150 if IS_LONG else 14
+CLIENTS = ("confluent-kafka", NEWER_PROTOCOL, "kafka-python", "aiokafka")
+KINDS = ("kill", "leave", "pause", "stall")
+ROUNDS = 10 if IS_LONG else 1
 BROKER_KILLS = 15 if IS_LONG else 2
 MEMBERS_PER_GROUP = 2
 PARTITIONS = 4
 OFFSET_PARTITIONS = 50
 SEED = 20_261_118
-SETTINGS = {"group.initial.rebalance.delay.ms": "0", "group.min.session.timeout.ms": "1000"}
+SETTINGS = {
+    "group.initial.rebalance.delay.ms": "0",
+    "group.min.session.timeout.ms": "1000",
+    "group.consumer.session.timeout.ms": "2000",
+    "group.consumer.min.session.timeout.ms": "2000",
+    "group.consumer.heartbeat.interval.ms": "300",
+    "group.consumer.min.heartbeat.interval.ms": "300",
+}
+PAUSE_SECONDS = 3.5
+"""Longer than a session."""
+Strike = tuple[str, str]
+"""A client, and what happens to one of its members."""
+
+
+def plan() -> list[Strike]:
+    """Everything happens to every client, in an order without order."""
+    chance, strikes = random.Random(SEED), []
+    for _ in range(ROUNDS):
+        one_round = list(itertools.product(CLIENTS, KINDS))
+        chance.shuffle(one_round)
+        strikes += one_round
+    return strikes
 
 
 class Flow(threading.Thread):
@@ -63,34 +88,54 @@ class Flow(threading.Thread):
 
 
 class Trouble:
-    """What happens to members; each thing is over before the next one begins, for this member."""
+    """What happens to members; one thing is over before the next one begins, for this member."""
 
-    def __init__(self, members: list[Worker]) -> None:
-        self._members = members
+    def __init__(self, groups: dict[str, list[Worker]]) -> None:
+        self._groups = groups
         self._chance = random.Random(SEED)
         self._timers: list[threading.Timer] = []
+        self._busy_until: dict[Worker, float] = {}
+        self.happened: list[Strike] = []
 
-    def strike(self) -> str:
-        happening = self._chance.choice([self._kill, self._leave, self._pause, self._stall])
-        happening(self._chance.choice([each for each in self._members if each.is_running]))
-        return happening.__name__
+    def strike(self, client: str, kind: str) -> None:
+        """It happens to a member of this client that is at work and to which nothing else happens now."""
+        free: list[Worker] = []
+        wait_until(lambda: free.extend(self._free(client)) or free, f"a member of {client} to {kind}", 20)
+        member = self._chance.choice(free)
+        actions = {"kill": self._kill, "leave": self._leave, "pause": self._pause, "stall": self._stall}
+        actions[kind](member)
+        self.happened.append((client, kind))
+
+    def _free(self, client: str) -> list[Worker]:
+        bring_back(self._groups[client])
+        now = time.monotonic()
+        return [
+            each
+            for each in self._groups[client]
+            if self._busy_until.get(each, 0.0) <= now and is_at_work(each)
+        ]
 
     def _kill(self, member: Worker) -> None:
         member.kill()
 
     def _leave(self, member: Worker) -> None:
+        """Its end is awaited by whoever wants to strike it next."""
         member.signal(signal.SIGTERM)
+        self._later(PAUSE_SECONDS, member, lambda: None)
 
     def _pause(self, member: Worker) -> None:
-        """Longer than its session."""
         member.signal(signal.SIGSTOP)
-        self._later(3.5, lambda: member.signal(signal.SIGCONT))
+        self._later(PAUSE_SECONDS, member, lambda: member.signal(signal.SIGCONT))
 
     def _stall(self, member: Worker) -> None:
-        """Longer than it may take over its messages."""
+        """Longer than it may take over its messages; it begins with the next ones."""
+        before = stalls_of([member])
         member.signal(signal.SIGUSR1)
+        wait_until(lambda: stalls_of([member]) > before, "a member to stall", 20)
+        self._later(STALL_SECONDS, member, lambda: None)
 
-    def _later(self, seconds: float, action: Callable[[], None]) -> None:
+    def _later(self, seconds: float, member: Worker, action: Callable[[], None]) -> None:
+        self._busy_until[member] = time.monotonic() + seconds
         timer = threading.Timer(seconds, action)
         timer.start()
         self._timers.append(timer)
@@ -131,14 +176,13 @@ def test_nothing_is_skipped_and_no_offset_goes_back() -> None:
             ]
             for client in CLIENTS
         }
-        members = [member for each in groups.values() for member in each]
-        for member in members:
-            member.start()
+        for members in groups.values():
+            bring_back(members)
         flow = Flow(broker.bootstrap, topic)
         flow.start()
         for client in CLIENTS:
             wait_until(lambda c=client: reached(broker, topic, c), f"the group of {client}", 60)  # type: ignore[misc]
-        strike_all(broker, members)
+        strike_all(broker, groups)
         flow.stop()
         assert flow.sent > 1_000
         wait_for_rest(broker, topic, groups, flow.sent)
@@ -150,17 +194,29 @@ def reached(broker: SubprocessBroker, topic: str, client: str) -> dict[int, int]
     return committed_offsets(broker.bootstrap, f"group-{client}", topic, PARTITIONS) or {}
 
 
-def strike_all(broker: SubprocessBroker, members: list[Worker]) -> None:
-    trouble, chance = Trouble(members), random.Random(SEED)
-    kills = set(random.Random(SEED).sample(range(EVENTS), BROKER_KILLS))
-    for number in range(EVENTS):
-        trouble.strike()
+def strike_all(broker: SubprocessBroker, groups: dict[str, list[Worker]]) -> None:
+    trouble, chance = Trouble(groups), random.Random(SEED)
+    kills = set(random.Random(SEED).sample(range(len(plan())), BROKER_KILLS))
+    for number, strike in enumerate(plan()):
+        trouble.strike(*strike)
         if number in kills:
             broker.kill()
             broker.restart()
         time.sleep(chance.random())
-        bring_back(members)
+        for members in groups.values():
+            bring_back(members)
     trouble.end()
+    assert set(trouble.happened) == set(itertools.product(CLIENTS, KINDS))
+
+
+def is_at_work(member: Worker) -> bool:
+    """Whether it reads, in its present life."""
+    done = [what for what, _ in member.journal()]
+    return done.count("started") == member.lives and done[-1] == "read"
+
+
+def stalls_of(members: list[Worker]) -> int:
+    return sum(what == "stalled" for member in members for what, _ in member.journal())
 
 
 def bring_back(members: list[Worker]) -> None:
@@ -195,3 +251,4 @@ def judge(broker: SubprocessBroker, client: str, members: list[Worker], sent: in
         back = [(a, b) for a, b in itertools.pairwise(offsets) if b < a]
         assert not back, f"{client} went back on {partition}: {back}"
     assert sum(member.lives for member in members) > MEMBERS_PER_GROUP, "nobody died"
+    assert stalls_of(members) == ROUNDS, client

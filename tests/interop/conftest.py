@@ -22,23 +22,21 @@ from tidemill_peer import TidemillPeer
 WRITER = os.environ.get("TIDEMILL_INTEROP_WRITER", "tidemill")
 
 
-def _write(broker: BrokerProcess, transactions: bool) -> Written:
+def _write(broker: BrokerProcess) -> Written:
     with broker:
-        sample = write_sample(broker.bootstrap, transactions)
+        sample = write_sample(broker.bootstrap, transactions=True)
         return Written(broker.data_directory, sample, api_ranges(broker.bootstrap))
 
 
 @pytest.fixture(scope="session")
 def written_by_kafka(tmp_path_factory: pytest.TempPathFactory) -> Written:
-    return _write(KafkaPeer(data_directory=tmp_path_factory.mktemp("written-by-kafka")), transactions=True)
+    return _write(KafkaPeer(data_directory=tmp_path_factory.mktemp("written-by-kafka")))
 
 
 @pytest.fixture(scope="session")
 def written_by_us(tmp_path_factory: pytest.TempPathFactory) -> Written:
     kind = KafkaPeer if WRITER == "kafka" else TidemillPeer
-    return _write(
-        kind(data_directory=tmp_path_factory.mktemp("written-by-us")), transactions=WRITER == "kafka"
-    )
+    return _write(kind(data_directory=tmp_path_factory.mktemp("written-by-us")))
 
 
 @pytest.fixture

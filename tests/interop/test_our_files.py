@@ -6,6 +6,7 @@ The tool ends with exit code 0 whatever it finds, so its words are searched for 
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from collections import Counter
 from pathlib import Path
@@ -93,6 +94,21 @@ def test_producer_snapshots(written_by_us: Written) -> None:
     assert_no_complaint(text)
     assert "producerId: " in text
     assert "lastSequence: 119" in text, "the last sequence of a producer of 120 messages is missing"
+
+
+def test_the_index_of_aborted_transactions(written_by_us: Written, written_by_kafka: Written) -> None:
+    """The same transactions: the same entries, but for the ids of their producers."""
+    ours, theirs = (
+        re.sub(
+            r"producerId: \d+",
+            "",
+            _dumped_without_paths(each.directory / f"{TRANSACTIONS}-0", ("*.txnindex",)),
+        )
+        for each in (written_by_us, written_by_kafka)
+    )
+    assert_no_complaint(ours)
+    assert "firstOffset: 11" in theirs
+    assert ours == theirs
 
 
 def test_rebuilt_files_of_a_transactional_log(written_by_kafka: Written, data_copy: Path) -> None:

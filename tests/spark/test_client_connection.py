@@ -70,6 +70,48 @@ def test_a_call_takes_its_own_answer_while_others_are_under_way() -> None:
     connection.close()
 
 
+LARGE = struct.pack(">i", 3_000_000) + bytes(range(250)) * 12_000
+
+
+class Dribbled(Answered):
+    """Its peer sends these bytes in pieces of any size, and goes away."""
+
+    def receive_frame(self) -> memoryview:
+        return super().receive_frame() if self.sent else Connection.receive_frame(self)
+
+    def let_come(self, data: bytes) -> None:
+        def send() -> None:
+            for start in range(0, len(data), 70_001):
+                self.other_end.sendall(data[start : start + 70_001])
+            self.other_end.close()
+
+        threading.Thread(target=send, daemon=True).start()
+
+    def _open(self) -> socket.socket:
+        self.sent = []
+        with socket.create_server(("127.0.0.1", 0)) as server:
+            mine = socket.create_connection(server.getsockname())
+            self.other_end = server.accept()[0]
+        mine.settimeout(20)
+        return mine
+
+
+def test_large_answers_come_whole_in_whatever_pieces() -> None:
+    connection = Dribbled("127.0.0.1:1", SETTINGS)
+    connection.let_come(LARGE + LARGE + struct.pack(">i", 5) + b"small")
+    assert connection.receive_frame() == LARGE[4:]
+    assert connection.receive_frame() == LARGE[4:]
+    assert bytes(connection.receive_frame()) == b"small"
+    connection.close()
+
+
+def test_a_peer_that_goes_away_in_the_middle_of_a_large_answer_is_noticed_at_once() -> None:
+    connection = Dribbled("127.0.0.1:1", SETTINGS)
+    connection.let_come(LARGE[:-1])
+    with pytest.raises(BrokerUnavailable, match="it closed the connection"):
+        connection.receive_frame()
+
+
 def test_a_client_certificate_of_text_is_shown(tmp_path: Path) -> None:
     """The peer asks for a certificate of the authority it trusts, which here is the certificate itself."""
     proxy = TlsProxy(tmp_path, "127.0.0.1:1")

@@ -426,37 +426,99 @@ def record(kind: str, who: str, minutes: float, count: int, *ids: str) -> dict[s
     return found | {"window_ms": 60_000, "count": count} | ({"ids": list(ids)} if ids else {})
 
 
-def stored_message(number: int, minutes: float, message_id: str) -> tuple[Any, ...]:
-    return (b"k", b"v", "orders", 0, number, at(minutes), [("tidemill-id", message_id.encode())])
+def stored_message(number: int, minutes: float, message_id: str | None) -> tuple[Any, ...]:
+    headers = [("tidemill-id", message_id.encode())] if message_id is not None else []
+    return (b"k", b"v", "orders", 0, number, at(minutes), headers)
+
+
+def audited(
+    spark: SparkSession, reports: list[dict[str, Any]], log: list[tuple[float, str | None]]
+) -> DataFrame:
+    """Reports, and what is stored: (minutes, id)."""
+    records = audit.audit_records(audit.parsed_records(messages(spark, *reports)))
+    rows = [stored_message(number, minutes, name) for number, (minutes, name) in enumerate(log)]
+    return audit.reconciled(
+        audit.reported(records, "produced", "1 minute"),
+        audit.stored(spark.createDataFrame(rows, MESSAGE), "1 minute"),
+        audit.reported(records, "consumed", "1 minute"),
+    )
+
+
+def test_differences_that_cancel_out_are_found_by_their_ids(spark: SparkSession) -> None:
+    windows = audited(
+        spark,
+        [record("produced", "p", 0, 2, "a", "b"), record("consumed", "g", 0, 2, "a", "x")],
+        [(0.1, "a"), (0.2, "a")],
+    )
+    assert values(audit.differences(windows), "difference", "messages", "ids", "group") == [
+        ("doubled", 1, ["a"], None),
+        ("lost", 1, ["b"], None),
+        ("reread", 1, ["x"], "g"),
+        ("unread", 1, ["a"], "g"),
+    ]
+
+
+def test_messages_that_are_read_again_are_named(spark: SparkSession) -> None:
+    windows = audited(
+        spark,
+        [
+            record("produced", "p", 0, 2, "a", "b"),
+            record("consumed", "g", 0, 4, "a", "b", "b", "b"),
+            record("consumed", "h", 0, 2, "a", "b"),
+        ],
+        [(0.1, "a"), (0.2, "b")],
+    )
+    assert values(audit.differences(windows), "difference", "messages", "ids", "group") == [
+        ("reread", 2, ["b"], "g")
+    ]
+
+
+def test_without_an_id_for_every_message_counts_are_compared(spark: SparkSession) -> None:
+    """One producer gives none, and one stored message has none."""
+    windows = audited(
+        spark,
+        [
+            record("produced", "p", 0, 2, "a", "b"), record("produced", "q", 0, 1),
+            record("produced", "p", 1, 1, "c"), record("consumed", "g", 1, 3, "c", "c"),
+            record("produced", "p", 2, 2, "d", "e"),
+        ],
+        [(0.1, "a"), (1.1, "c"), (1.2, None), (2.1, "d"), (2.2, None)],
+    )  # fmt: skip
+    assert values(audit.differences(windows), "difference", "messages", "ids", "group") == [
+        ("lost", 2, ["b"], None),
+        ("unread", 1, ["a"], "g"),
+        ("doubled", 1, [], None),
+        ("reread", 1, ["c"], "g"),
+        ("unread", 2, ["d"], "g"),
+    ]
+
+
+def test_what_is_no_audit_record_has_a_reason(spark: SparkSession) -> None:
+    good = record("produced", "p", 0, 1)
+    bad = [
+        b"noise",
+        good | {"version": 2},
+        good | {"kind": "guessed"},
+        good | {"count": "many"},
+        good | {"who": None},
+    ]
+    parsed = audit.parsed_records(messages(spark, good, *bad))
+    reasons = ["not-json", "unknown-version", "unknown-kind", "wrong-type", "missing-field"]
+    assert values(parsed, "_offset", "_reason") == list(enumerate([None, *reasons]))
+    assert values(audit.audit_records(parsed), "kind", "count", "ids") == [("produced", 1, [])]
 
 
 def test_every_difference_is_named(spark: SparkSession) -> None:
-    records = audit.audit_records(
-        messages(
-            spark,
+    windows = audited(
+        spark,
+        [
             record("produced", "p1", 0, 2, "a", "b"),
             record("produced", "p2", 0, 1, "c"),
             record("produced", "p1", 1, 1, "d"),
             record("consumed", "g", 0, 2, "a", "b"),
             record("consumed", "g", 1, 2, "d", "d"),
-            {"version": 2, "kind": "produced"},
-            b"noise",
-        )
-    )
-    log = spark.createDataFrame(
-        [
-            stored_message(0, 0.1, "a"),
-            stored_message(1, 0.2, "b"),
-            stored_message(2, 1.1, "d"),
-            stored_message(3, 1.2, "d"),
-            stored_message(4, 2.5, "e"),
         ],
-        MESSAGE,
-    )
-    windows = audit.reconciled(
-        audit.reported(records, "produced", "1 minute"),
-        audit.stored(log, "1 minute"),
-        audit.reported(records, "consumed", "1 minute"),
+        [(0.1, "a"), (0.2, "b"), (1.1, "d"), (1.2, "d"), (2.5, "e")],
     ).persist()
     counts = values(windows.orderBy("window_start"), "produced", "stored", "consumed", "group")
     assert counts == [(3, 2, 2, "g"), (1, 2, 2, "g"), (None, 1, 0, "g")]

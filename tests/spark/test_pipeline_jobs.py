@@ -10,6 +10,7 @@ import pytest
 from cluster_under_test import Cluster
 from pipelines import configuration, consume, run_pipeline, send, table_rows
 
+from tidemill.spark.jobs.values import BadMessages
 from tidemill.spark.pipeline.commands import clean, upkeep
 from tidemill.spark.pipeline.config import check_config
 from tidemill.spark.pipeline.runner import PipelineFailed, wait_for_source
@@ -198,7 +199,7 @@ def test_dead_letters_and_audit_reports(spark: SparkSession, cluster: Cluster, t
     record = {"version": 1, "topic": topic, "window_start_ms": minute, "window_ms": 60_000}
     produced = record | {"kind": "produced", "who": "p", "count": 1, "ids": ["a"]}
     consumed = record | {"kind": "consumed", "who": "g", "count": 1, "ids": ["a"]}
-    send(cluster.bootstrap, records, [{"value": produced}, {"value": consumed}])
+    send(cluster.bootstrap, records, [{"value": produced}, {"value": b"noise"}, {"value": consumed}])
     audit = configuration(
         "audit",
         cluster.bootstrap,
@@ -206,14 +207,21 @@ def test_dead_letters_and_audit_reports(spark: SparkSession, cluster: Cluster, t
         audit={"audit_topic": records, "settled_seconds": 0},
         tables={"path": "audit"},
     )
+    with pytest.raises(BadMessages, match=rf"{records}-0 at offset 1: not-json"):
+        run_pipeline(spark, tmp_path, audit)
+    assert not (tmp_path / "audit").exists()
+    audit = audit | {"dead_letters": {"path": "audit-bad"}}
     run_pipeline(spark, tmp_path, audit)
     assert table_rows(tmp_path / "audit/windows", "produced", "stored", "consumed", "group") == [
         (1, 2, 1, "g")
     ]
     assert table_rows(tmp_path / "audit/differences", "difference", "messages", "ids", "group") == [
         ("doubled", 1, ["a"], None),
-        ("unread", 1, [], "g"),
+        ("unread", 1, ["a"], "g"),
     ]
+    run_pipeline(spark, tmp_path, audit)
+    assert table_rows(tmp_path / "audit-bad", "offset", "value") == [(1, b"noise")]
+    assert len(table_rows(tmp_path / "audit/windows", "looked")) == 2
 
 
 def test_replay_sends_the_chosen_rows_as_the_messages_they_were(

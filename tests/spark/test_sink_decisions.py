@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tidemill.model.errors import ErrorCode
-from tidemill.spark.client.cluster import BrokerError, TopicPartition
+from tidemill.spark.client.cluster import BrokerError, Cluster, TopicPartition
 from tidemill.spark.sink import decisions, publication
 from tidemill.spark.sink.decisions import Decision, decision_batch, standing_decisions
 from tidemill.spark.sink.publication import BatchOutdated, publish
@@ -156,7 +156,9 @@ def test_brokers_may_be_away_for_a_while_after_the_first_failure(
 ) -> None:
     """The first attempt writes for ten minutes before a broker goes away."""
     lasting = [600.0, 60.0, 0.0]
+    closed: list[Cluster] = []
     monkeypatch.setattr(publication._Publication, "clean", lambda self: None)
+    monkeypatch.setattr(Cluster, "close", lambda self: closed.append(self))
 
     def attempt(_: object) -> bool:
         clock.now += lasting.pop(0)
@@ -166,6 +168,7 @@ def test_brokers_may_be_away_for_a_while_after_the_first_failure(
 
     monkeypatch.setattr(publication._Publication, "attempt", attempt)
     assert publish_one() is True
+    assert len(closed) == 2, "answers to a failed attempt may be on their way"
     lasting[:] = [1.0, 121.0, 0.0]
     with pytest.raises(BrokerError):
         publish_one()

@@ -38,7 +38,8 @@ def rows_of(
 
 
 def records_in(batch: Batch) -> list[Record]:
-    header = verify(batch.data)
+    header = read_header(batch.data)
+    assert header.size == len(batch.data)
     payload = decompress(header.compression, batch.data[HEADER_SIZE:], 1 << 30)
     return list(iterate_records(header, payload))
 
@@ -146,6 +147,10 @@ def test_damage_of_a_staged_batch_is_found() -> None:
     accumulator = Accumulator(codec=0, batch_bytes=1_000)
     accumulator.append(TARGET, rows_of([b"one"]))
     (batch,) = accumulator.close()
+    with pytest.raises(MalformedMessage, match="checksum"):
+        verify(batch.data)
+    stamp_producer(batch.data, Producer(77, 5, is_transactional=False), base_sequence=0)
+    verify(batch.data)
     batch.data[-3] ^= 1
     with pytest.raises(MalformedMessage, match="checksum"):
         verify(batch.data)

@@ -10,6 +10,7 @@ import json
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from cluster_under_test import Cluster as Broker
@@ -31,6 +32,7 @@ from sink_room import (
 from waiting import wait_until
 
 from tidemill.spark.client.cluster import EARLIEST, LATEST, BrokerError, Cluster, TopicPartition
+from tidemill.spark.client.connection import Connection
 from tidemill.spark.sink.batching import Batch
 from tidemill.spark.sink.decisions import KEPT_DECISIONS
 from tidemill.spark.sink.publication import BatchOutdated, DriverReplaced, publish
@@ -168,6 +170,30 @@ def test_staged_data_that_are_lost_fail_the_batch_and_show_nothing(room: Room, q
         publish(settings, query, 0, lost)
     assert room.committed() == expected_values(query, [0], ROWS)
     assert all(stable == end for stable, end in room.stable_offsets())
+
+
+def test_tasks_and_batches_of_one_process_share_their_connections(
+    room: Room, query: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = room.settings(**{"kafka.client.id": query})
+    assert publish(settings, query, 0, stage_tasks(settings, query, 0, ROWS, tasks=2))
+    connected: list[str] = []
+    connect = Connection.__init__
+
+    def remember(self: Connection, address: str, *rest: Any) -> None:
+        connected.append(address)
+        connect(self, address, *rest)
+
+    monkeypatch.setattr(Connection, "__init__", remember)
+    asked: list[str] = []
+    find = Cluster._find_coordinator
+    monkeypatch.setattr(
+        Cluster, "_find_coordinator", lambda self, key, kind: (asked.append(key), find(self, key, kind))[1]
+    )
+    for batch in (1, 2):
+        assert publish(settings, query, batch, stage_tasks(settings, query, batch, ROWS, tasks=2))
+    assert (connected, asked) == ([], [])
+    assert room.committed() == expected_values(query, [0, 1, 2], ROWS)
 
 
 def test_a_leader_is_looked_up_while_batches_are_under_way(room: Room) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import threading
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,7 @@ from source_rows import rows, stream_reader
 from tls_proxy import TlsProxy
 
 from tidemill.model.errors import ErrorCode
-from tidemill.spark.client.cluster import LATEST, BrokerError, TopicPartition
+from tidemill.spark.client.cluster import LATEST, BrokerError, TopicPartition, kept_cluster
 from tidemill.spark.client.cluster import Cluster as Client
 from tidemill.spark.client.connection import Connection
 from tidemill.spark.client.sasl import Scram
@@ -64,6 +65,47 @@ def test_an_address_where_nobody_listens_is_named() -> None:
 def test_the_first_server_that_answers_is_enough(cluster: Cluster, topic: str) -> None:
     with Client(settings(nobody(), cluster.bootstrap)) as client:
         assert client.partitions([topic]) == {topic: [0]}
+
+
+def test_a_kept_cluster_stays_connected_until_something_fails(cluster: Cluster, topic: str) -> None:
+    mine = settings(cluster.bootstrap, timeout_ms=2999)
+    with kept_cluster(mine) as first:
+        assert first.partitions([topic]) == {topic: [0]}
+        connection = first.connection(cluster.bootstrap)
+    with kept_cluster(mine) as second:
+        assert second is first and second.connection(cluster.bootstrap) is connection
+    assert not connection.is_closed
+    with pytest.raises(KeyError), kept_cluster(mine):
+        raise KeyError("requests may be under way")
+    assert connection.is_closed
+    others: list[Client] = []
+
+    def elsewhere() -> None:
+        with kept_cluster(mine) as other:
+            others.append(other)
+
+    thread = threading.Thread(target=elsewhere)
+    thread.start()
+    thread.join()
+    assert others[0] is not first
+
+
+def test_a_coordinator_is_remembered_until_somebody_is_asked_in_vain(cluster: Cluster) -> None:
+    class Counting(Client):
+        found = 0
+
+        def _find_coordinator(self, key: str, kind: int) -> str:
+            self.found += 1
+            return super()._find_coordinator(key, kind)
+
+    with Counting(settings(cluster.bootstrap)) as client:
+        address = client.retrying(lambda: client.coordinator("group"))
+        before = client.found
+        assert client.coordinator("group") == address
+        assert client.found == before
+        client.forget_leaders()
+        assert client.coordinator("group") == address
+        assert client.found == before + 1
 
 
 def test_errors_of_a_broker_are_named(cluster: Cluster) -> None:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import struct
+import sys
 import time
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pytest
 from cluster_under_test import Cluster
 from confluent_kafka import Consumer, Producer, TopicPartition
@@ -15,13 +17,23 @@ from source_rows import arrow_batches, rows, values
 
 from tidemill.model.errors import MalformedMessage
 from tidemill.spark.client.cluster import TopicPartition as Where
-from tidemill.spark.source import scanning
+from tidemill.spark.source import decoding, scanning
 from tidemill.spark.source.batches import AbortedTransactions, visible_batches
 from tidemill.spark.source.compiled_scanning import scan_compiled
 from tidemill.spark.source.decoding import Decoder
 from tidemill.spark.source.offsets import OffsetRange
+from tidemill.spark.source.room import Room
 from tidemill.spark.source.scanning import scan_by_numpy
-from tidemill.wire.batch import CONTROL_MASK, HEADER_SIZE, TRANSACTIONAL_MASK, Record, build_batch
+from tidemill.wire.batch import (
+    CONTROL_MASK,
+    HEADER_SIZE,
+    TRANSACTIONAL_MASK,
+    Record,
+    build_batch,
+    encode_batch,
+    read_header,
+)
+from tidemill.wire.compression import GZIP, LZ4, NONE, SNAPPY, ZSTD, compress
 
 COUNT = 700
 SCANNERS = {"numpy": scan_by_numpy, "compiled": scan_compiled}
@@ -130,7 +142,7 @@ def decode(
     from tidemill.spark.source.schema import source_schema
 
     schema = to_arrow_schema(source_schema({"includeHeaders": "true"}), timezone="UTC")
-    batches = Decoder(wanted, schema).decode(visible_batches(data, wanted, aborted))
+    batches = Decoder(wanted, schema).decode(visible_batches(data, wanted, aborted, Room()))
     return [row for batch in batches for row in batch.to_pylist()]
 
 
@@ -212,6 +224,93 @@ def test_both_scanners_say_the_same() -> None:
     pieces = scanning.Pieces(one * HEADER_SIZE, one * buffer.size, one * 300, one * 0, one * 5)
     for slow, fast in zip(scan_by_numpy(buffer, pieces), scan_compiled(buffer, pieces), strict=True):
         assert (slow == fast).all()
+
+
+@pytest.mark.parametrize("trouble", [ImportError, RuntimeError, OSError])
+def test_without_a_working_numba_records_are_read_all_the_same(
+    trouble: type[Exception], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail(*_: Any) -> None:
+        raise trouble("no such processor")
+
+    monkeypatch.setattr(scanning._Progress, "compiled", None)
+    monkeypatch.setattr(scanning, "WORTH_COMPILING", 0)
+    monkeypatch.setattr("tidemill.spark.source.compiled_scanning.scan_compiled", fail)
+    wanted = OffsetRange(Where("t", 0), 0, 10)
+    for _ in range(2):
+        assert offsets(decode(data_batch(0, -1), wanted)) == [0, 1]
+    (warning,) = caplog.messages
+    assert warning.startswith("numba does not work here") and "no such processor" in warning
+
+
+def test_a_numba_that_cannot_be_imported_is_worth_a_warning(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setitem(sys.modules, "tidemill.spark.source.compiled_scanning", None)
+    assert scanning._load_compiled() is scan_by_numpy
+    assert "numba does not work here" in caplog.text
+
+
+# -- portions -------------------------------------------------------------------------------------------------
+
+
+def plain_batch(first: int, count: int, codec: int = 0) -> bytes:
+    batch = bytes(build_batch([Record(first + n, 5, None, b"%d" % (first + n)) for n in range(count)]))
+    header = read_header(batch)._replace(attributes=codec)
+    return bytes(encode_batch(header, compress(codec, batch[HEADER_SIZE:])))
+
+
+def portions(*fetches: bytes) -> list[pa.RecordBatch]:
+    wanted, room = OffsetRange(Where("t", 0), 0, 1000), Room()
+    payloads = (p for data in fetches for p in visible_batches(data, wanted, None, room))
+    schema = pa.schema([("offset", pa.int64()), ("key", pa.binary()), ("value", pa.binary())])
+    return list(Decoder(wanted, schema).decode(payloads))
+
+
+@pytest.mark.parametrize("codec", [NONE, ZSTD])
+def test_half_a_portion_is_not_joined_with_the_next_fetch(
+    codec: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Unpacked batches stand in one buffer, whichever fetch brought them: only others end where their fetch does."""
+    monkeypatch.setattr(decoding, "ROWS", 10)
+    half = [plain_batch(first, 3, codec) for first in (0, 3)]
+    less = [plain_batch(6, 3, codec)]
+    rest = [plain_batch(first, 3, codec) for first in (9, 12, 15)]
+    found = portions(*(b"".join(fetch) for fetch in (half, less, rest)))
+    assert [batch.num_rows for batch in found] == ([6, 12] if codec == NONE else [12, 6])
+    read = [value for batch in found for value in batch.column("value").to_pylist()]
+    assert read == [b"%d" % number for number in range(18)]
+
+
+def test_keys_that_are_all_null_are_null() -> None:
+    (batch,) = portions(plain_batch(0, 3))
+    batch.validate(full=True)
+    assert batch.column("key").to_pylist() == [None] * 3
+
+
+# -- the room for unpacked batches ------------------------------------------------------------------------------
+
+
+def test_batches_are_unpacked_one_behind_the_other_until_the_room_is_full() -> None:
+    room = Room(size=1000)
+    packed = [compress(LZ4, bytes([number]) * 400) for number in range(3)]
+    (first, *bounds), (second, *more), (third, *last) = [room.unpack(LZ4, each) for each in packed]
+    assert first is second and third is not first
+    assert [bounds, more, last] == [[0, 400], [400, 800], [0, 400]]
+    assert bytes(first[:800]) == b"\0" * 400 + b"\1" * 400
+    assert bytes(third[:400]) == b"\2" * 400
+
+
+@pytest.mark.parametrize("codec", [GZIP, SNAPPY, LZ4, ZSTD])
+def test_the_room_grows_for_what_does_not_fit_and_not_beyond_its_limit(codec: int) -> None:
+    large, limit = bytes(50_000), 60_000
+    room = Room(size=1000, limit=limit)
+    buffer, start, end = room.unpack(codec, compress(codec, large))
+    assert bytes(buffer[start:end]) == large
+    with pytest.raises(MalformedMessage, match="more than 60000 bytes"):
+        room.unpack(codec, compress(codec, bytes(limit + 1)))
+    buffer, start, end = room.unpack(codec, compress(codec, bytes(limit)))
+    assert (len(buffer), end - start) == (limit, limit)
 
 
 def test_nothing_to_read_is_no_rows(cluster: Cluster, topic: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -121,6 +122,17 @@ def test_tasks_follow_min_partitions_and_max_records(cluster: Cluster, topic: st
     assert numbers(values(cluster.bootstrap, subscribe=topic, minPartitions=6)) == list(range(100))
 
 
+def test_small_tasks_know_that_the_query_is_large(cluster: Cluster) -> None:
+    """What a process will probably read decides how it scans."""
+    topic = cluster.topic(partitions=2)
+    for partition, count in ((0, 100), (1, 20)):
+        produce(cluster.bootstrap, topic, count, partition=partition)
+    options = {"kafka.bootstrap.servers": cluster.bootstrap, "subscribe": topic}
+    for extra, expected in [({}, [100, 60]), ({"maxRecordsPerPartition": "10"}, [30] * 12)]:
+        tasks = batch_reader(source_schema({}), {**options, **extra}).partitions()
+        assert [task.expected for task in tasks] == expected  # type: ignore[attr-defined]
+
+
 def test_filters_narrow_what_is_read(cluster: Cluster) -> None:
     topic = cluster.topic(partitions=3)
     for partition in range(3):
@@ -140,6 +152,23 @@ def test_filters_narrow_what_is_read(cluster: Cluster) -> None:
         v for task in reader.partitions() for b in reader.read(task) for v in b.column("value").to_pylist()
     ]
     assert numbers(found) == [5, 6, 7, 205, 206, 207]
+
+
+def test_a_filter_on_time_moves_the_start_of_what_is_read(cluster: Cluster, topic: str) -> None:
+    for number in range(10):
+        produce(cluster.bootstrap, topic, 1, first=number, timestamp=1_700_000_000_000 + number * 1000)
+    given = {"kafka.bootstrap.servers": cluster.bootstrap, "subscribe": topic, "filterPushdown": "true"}
+    reader = batch_reader(source_schema({}), given)
+    assert isinstance(reader, FilteringReader)
+    seventh = datetime.datetime.fromtimestamp(1_700_000_006.5, datetime.UTC)
+    since, before = GreaterThanOrEqual(("timestamp",), seventh), LessThan(("timestamp",), seventh)
+    assert list(reader.pushFilters([since])) == [since]
+    (task,) = reader.partitions()
+    assert (task.offsets.start, task.offsets.end) == (7, 10)  # type: ignore[attr-defined]
+    assert [v for b in reader.read(task) for v in b.column("value").to_pylist()] == [b"7", b"8", b"9"]
+    assert list(reader.pushFilters([before])) == [before]
+    (task,) = reader.partitions()
+    assert (task.offsets.start, task.offsets.end) == (0, 10)  # type: ignore[attr-defined]
 
 
 # -- streams --------------------------------------------------------------------------------------------------

@@ -10,7 +10,7 @@ import pytest
 from log_batches import data_batch
 
 from tidemill.spark.client.cluster import TopicPartition
-from tidemill.spark.source.batches import next_offset
+from tidemill.spark.source.batches import whole_batches
 from tidemill.spark.source.fetching import Fetched
 from tidemill.spark.source.offsets import OffsetRange
 from tidemill.spark.source.planning import ReadTask
@@ -51,7 +51,7 @@ def read(folder: Path, start: int, end: int, *, committed: bool = False) -> tupl
         ends.append(reached)
         return reached
 
-    portions = [next_offset(portion.records, -1) for portion in run()]
+    portions = [whole_batches(portion.records, -1).next_offset for portion in run()]
     return portions, ends[0]
 
 

@@ -185,6 +185,22 @@ class HeldCopy:
         assert self.may_go.wait(120)
 
 
+def test_partitions_that_appear_while_a_query_runs_are_read_from_their_beginning(
+    spark: SparkSession, cluster: Cluster, topic: str, produce: Produce, checkpoint: str
+) -> None:
+    produce(range(3))
+    copy = HeldCopy(spark, options(cluster, topic, startingOffsets="earliest"), checkpoint)
+    assert copy.is_held.wait(120)
+    cluster.admin().create_partitions([NewPartitions(topic, 2)])[topic].result(20)
+    wait_until(lambda: cluster.serves(topic, 2), "two partitions")
+    produce(range(50, 53), partition=1)
+    assert copy.seen == [0, 1]
+    copy.may_go.set()
+    wait_until(lambda: len(copy.seen) >= 6, "the messages of both partitions", 120)
+    copy.query.stop()
+    assert sorted(copy.seen) == [0, 1, 2, 50, 51, 52]
+
+
 @pytest.fixture
 def short_lived(own_broker: Callable[..., SubprocessBroker]) -> Cluster:
     """A broker that looks for messages to forget all the time."""

@@ -70,6 +70,12 @@ class Client(Protocol):
         """Exactly the next `count` messages from this offset."""
         ...
 
+    def read_to_end(
+        self, bootstrap: str, topic: str, isolation: str = "read_committed", *, partition: int = 0
+    ) -> list[tuple[int, bytes]]:
+        """(offset, value) of everything that a reader with this isolation may see now."""
+        ...
+
     def offsets_for_times(
         self, bootstrap: str, topic: str, timestamps_ms: Sequence[int], *, partition: int = 0
     ) -> list[int | None]:
@@ -149,6 +155,24 @@ class ConfluentClient:
             consumer.close()
         return received
 
+    def read_to_end(
+        self, bootstrap: str, topic: str, isolation: str = "read_committed", *, partition: int = 0
+    ) -> list[tuple[int, bytes]]:
+        settings = {"isolation.level": isolation, "enable.partition.eof": True}
+        consumer, found = self._consumer(bootstrap, **settings), []
+        consumer.assign([confluent_kafka.TopicPartition(topic, partition, 0)])
+        deadline = _Deadline(f"{topic}-{partition} to its end")
+        try:
+            while True:
+                deadline.check(found)
+                for message in consumer.consume(10_000, 0.1):
+                    if message.error():
+                        assert message.error().code() == confluent_kafka.KafkaError._PARTITION_EOF
+                        return found
+                    found.append((message.offset(), message.value()))
+        finally:
+            consumer.close()
+
     def offsets_for_times(
         self, bootstrap: str, topic: str, timestamps_ms: Sequence[int], *, partition: int = 0
     ) -> list[int | None]:
@@ -172,7 +196,7 @@ class ConfluentClient:
         finally:
             consumer.close()
 
-    def _consumer(self, bootstrap: str) -> Any:
+    def _consumer(self, bootstrap: str, **settings: Any) -> Any:
         return confluent_kafka.Consumer(
             {
                 "bootstrap.servers": bootstrap,
@@ -181,6 +205,7 @@ class ConfluentClient:
                 "auto.offset.reset": "error",
                 "fetch.wait.max.ms": 100,
                 "fetch.message.max.bytes": 8_000_000,
+                **settings,
             }
         )
 
@@ -250,6 +275,24 @@ class KafkaPythonClient:
             consumer.close()
         return received
 
+    def read_to_end(
+        self, bootstrap: str, topic: str, isolation: str = "read_committed", *, partition: int = 0
+    ) -> list[tuple[int, bytes]]:
+        consumer = self._consumer(bootstrap, isolation_level=isolation)
+        assigned = kafka.TopicPartition(topic, partition)
+        consumer.assign([assigned])
+        consumer.seek(assigned, 0)
+        found: list[tuple[int, bytes]] = []
+        deadline = _Deadline(f"{assigned} to its end")
+        try:
+            end = consumer.end_offsets([assigned])[assigned]
+            while consumer.position(assigned) < end:
+                deadline.check(found)
+                found += [(r.offset, r.value) for r in consumer.poll(100).get(assigned, [])]
+        finally:
+            consumer.close()
+        return found
+
     def offsets_for_times(
         self, bootstrap: str, topic: str, timestamps_ms: Sequence[int], *, partition: int = 0
     ) -> list[int | None]:
@@ -267,13 +310,14 @@ class KafkaPythonClient:
         finally:
             consumer.close()
 
-    def _consumer(self, bootstrap: str) -> Any:
+    def _consumer(self, bootstrap: str, **settings: Any) -> Any:
         return kafka.KafkaConsumer(
             bootstrap_servers=bootstrap,
             group_id=None,
             auto_offset_reset="none",
             fetch_max_wait_ms=100,
             max_partition_fetch_bytes=8_000_000,
+            **settings,
         )
 
 
@@ -329,6 +373,24 @@ class AiokafkaClient:
 
         return self._with_consumer(bootstrap, run)
 
+    def read_to_end(
+        self, bootstrap: str, topic: str, isolation: str = "read_committed", *, partition: int = 0
+    ) -> list[tuple[int, bytes]]:
+        async def run(consumer: Any) -> list[tuple[int, bytes]]:
+            assigned = aiokafka.TopicPartition(topic, partition)
+            consumer.assign([assigned])
+            consumer.seek(assigned, 0)
+            found: list[tuple[int, bytes]] = []
+            deadline = _Deadline(f"{assigned} to its end")
+            end = (await consumer.end_offsets([assigned]))[assigned]
+            while await consumer.position(assigned) < end:
+                deadline.check(found)
+                batch = await consumer.getmany(assigned, timeout_ms=100)
+                found += [(r.offset, r.value) for r in batch.get(assigned, [])]
+            return found
+
+        return self._with_consumer(bootstrap, run, isolation_level=isolation)
+
     def offsets_for_times(
         self, bootstrap: str, topic: str, timestamps_ms: Sequence[int], *, partition: int = 0
     ) -> list[int | None]:
@@ -347,7 +409,7 @@ class AiokafkaClient:
 
         return self._with_consumer(bootstrap, run)
 
-    def _with_consumer(self, bootstrap: str, work: Any) -> Any:
+    def _with_consumer(self, bootstrap: str, work: Any, **settings: Any) -> Any:
         async def run() -> Any:
             consumer = aiokafka.AIOKafkaConsumer(
                 bootstrap_servers=bootstrap,
@@ -355,6 +417,7 @@ class AiokafkaClient:
                 auto_offset_reset="none",
                 fetch_max_wait_ms=100,
                 max_partition_fetch_bytes=8_000_000,
+                **settings,
             )
             await consumer.start()
             try:

@@ -3,7 +3,8 @@
     python journal_member.py JOURNAL LIFE CLIENT BOOTSTRAP GROUP TOPIC
 
 SIGTERM: leave the group and end. SIGUSR1: take longer over the next messages than `max.poll.interval.ms` allows, and
-then try to commit them all the same. A client that gives up ends the program, which is then started again.
+then try to commit them all the same. A client that gives up ends the program, which is then started again. The journal
+has `["started", []]` once it hears signals, `["read", [[partition, offset], ...]]` and `["stalled", []]`.
 """
 
 from __future__ import annotations
@@ -38,6 +39,7 @@ def main(path: str, life: str, client: str, bootstrap: str, group: str, topic: s
             journal.write("read", [(partition, offset) for partition, offset, _ in messages])
             if is_to_stall.is_set():
                 is_to_stall.clear()
+                journal.write("stalled", [])
                 time.sleep(STALL_SECONDS)
 
     member: Any = JournalMember(
@@ -47,6 +49,7 @@ def main(path: str, life: str, client: str, bootstrap: str, group: str, topic: s
         session_timeout_ms=SESSION_TIMEOUT_MS,
         max_poll_interval_ms=MAX_POLL_INTERVAL_MS,
     )
+    journal.write("started", [])
     member.start()
     while not stopping.is_asked and member.error is None:
         time.sleep(0.05)

@@ -1,6 +1,6 @@
 """A driver of pipelines for tests to kill: runs several at once, each to its end.
 
-    python lake_driver.py PLAN_FOLDER STATE_FOLDER job-0/job.toml job-1/job.toml ...
+    python lake_driver.py MASTER PLAN_FOLDER STATE_FOLDER job-0/job.toml job-1/job.toml ...
 
 A pipeline that fails is started again from its checkpoint, as a supervisor would.
 """
@@ -44,8 +44,8 @@ def warm_up(spark: SparkSession, path: str) -> None:
     messages.writeStream.format("noop").trigger(availableNow=True).start().awaitTermination()
 
 
-def main(plan: str, state: str, *configs: str) -> None:
-    spark = quick_session("local[4,4]")
+def main(master: str, plan: str, state: str, *configs: str) -> None:
+    spark = quick_session(master)
     warm_up(spark, configs[0])
     CrashPlan(Path(plan)).name_driver(spark)
     runs = [threading.Thread(target=run_to_its_end, args=(spark, Path(state), path)) for path in configs]

@@ -72,23 +72,25 @@ class Archives:
         for step in self._steps:
             self.plan.add(1, step, "self" if step in TASK_STEPS else "workers")
             self.plan.add(2, step, "broker")
-        driver = self._start()
+        driver = self._start("local[2,4]")
         self._wait(driver, lambda: driver.poll() is not None)
         assert driver.returncode == 0, self._tail()
         assert self.plan.pending == [], self._tail()
 
     def _kill_a_driver(self) -> None:
-        """Each step is reached for the second time: some tables are there by then, some batches are done."""
+        """Each step is reached for the second time: some tables are there by then, some batches are done. The tasks
+        that stand still leave two for the others."""
         for step in self._steps:
             self.plan.add(2, step, "pause")
-        driver = self._start()
+        driver = self._start(f"local[{len(TASK_STEPS) + 2},4]")
         self._wait(driver, lambda: not self.plan.pending)
         self.plan.kill_driver()
         assert driver.wait(30) == -9
 
-    def _start(self) -> subprocess.Popen[bytes]:
+    def _start(self, master: str) -> subprocess.Popen[bytes]:
         configs = [str(pipeline / "job.toml") for pipeline in self.folders]
-        command = [sys.executable, str(DRIVER), str(self.plan.folder), str(self._folder / "state"), *configs]
+        folders = [str(self.plan.folder), str(self._folder / "state")]
+        command = [sys.executable, str(DRIVER), master, *folders, *configs]
         environment = self.plan.environment() | {"SPARK_LOCAL_DIRS": str(self._folder)}
         with self._log.open("ab") as log:
             return subprocess.Popen(command, env=environment, stdout=log, stderr=log)

@@ -7,7 +7,7 @@ import struct
 
 from tidemill.api.table import API_BY_KEY
 from tidemill.model.errors import MalformedMessage
-from tidemill.wire.frames import read_fixed_header, read_request_header
+from tidemill.wire.frames import read_client_id, read_fixed_header
 
 INTERESTING = (
     b"\xff", b"\x7f", b"\x80", b"\x00", b"\xff\xff", b"\x7f\xff", b"\x80\x00", b"\xff\xff\xff\xff",
@@ -65,11 +65,11 @@ def passes_header(frame: bytes) -> bool:
     if struct.unpack_from(">i", frame)[0] != len(payload):
         return False
     try:
-        key, version, _ = read_fixed_header(payload)
+        key, version, _, client_length = read_fixed_header(payload)
         api = API_BY_KEY.get(key)
         if api is None or not api.supports(version):
             return False
-        read_request_header(payload, version >= api.flexible_since)
+        read_client_id(payload, client_length, version >= api.flexible_since)
     except MalformedMessage:
         return False
     return True

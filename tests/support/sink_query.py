@@ -25,6 +25,8 @@ MOST_RESTARTS = 60
 POLL_SECONDS = 0.1
 TAKEN = "taken"
 """The step at which the query by hand has a batch and has done nothing with it."""
+TASK_STEPS = ("writing", "staged")
+"""A driver that stands still at all steps has a task at each of these that never ends, and needs others to go on."""
 
 
 class Copy(NamedTuple):
@@ -76,7 +78,7 @@ def main(copy: Copy) -> None:
 
     from tidemill.spark.pipeline.runner import wait_for_source
 
-    spark = quick_session("local[4,4]")
+    spark = quick_session("local[2,4]" if copy.until_empty else f"local[{len(TASK_STEPS) + 2},4]")
     CrashPlan(Path(copy.plan)).name_driver(spark)
     queries: dict[str, StreamingQuery] = {}
     for target in [*copy.targets, copy.by_hand]:

@@ -21,7 +21,7 @@ from tidemill.api.context import ANONYMOUS, RequestContext, ResponseSlot
 from tidemill.api.handlers import Handlers
 from tidemill.api.table import API_BY_KEY, API_VERSIONS, FETCH, PRODUCE, SHARE_FETCH, Api
 from tidemill.model.errors import ApiError, ErrorCode, MalformedMessage
-from tidemill.wire.frames import frame_message, read_fixed_header, read_request_header
+from tidemill.wire.frames import frame_message, read_client_id, read_fixed_header
 from tidemill.wire.schema import Message, decode
 
 logger = logging.getLogger(__name__)
@@ -56,23 +56,23 @@ class Pipeline:
         self, frame: memoryview, peer_address: str, slot: ResponseSlot
     ) -> Coroutine[Any, Any, None] | None:
         """Answer now, later, or by the coroutine that is returned."""
-        api_key, version, correlation_id = read_fixed_header(frame)
+        api_key, version, correlation_id, client_length = read_fixed_header(frame)
         api = API_BY_KEY.get(api_key)
         if api is None:
             raise MalformedMessage(f"there is no API {api_key} here")
         if not api.supports(version):
             self._refuse_version(api, version, correlation_id, slot)
             return None
-        header = read_request_header(frame, version >= api.flexible_since)
+        client_id, body_start = read_client_id(frame, client_length, version >= api.flexible_since)
         context = RequestContext(
-            api_key, version, correlation_id, header.client_id, ANONYMOUS, LISTENER, peer_address
+            api_key, version, correlation_id, client_id, ANONYMOUS, LISTENER, peer_address
         )
         self.request_counts[api_key] += 1
         by_hand = self._by_hand.get(api_key)
         if by_hand is not None:
-            return by_hand(context, frame, header.body_start, slot)
+            return by_hand(context, frame, body_start, slot)
         route = self._by_schema.get(api_key) or self._add_route(api)
-        request = decode(route.request_class, version, bytes(frame), header.body_start)
+        request = decode(route.request_class, version, bytes(frame), body_start)
         if api.is_callback:
             self._call(api, route.handler, context, request, slot)
             return None

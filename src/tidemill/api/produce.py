@@ -19,6 +19,7 @@ from tidemill.api.batch_check import BadRecords, check_batch, needs_rewrite, rew
 from tidemill.api.context import RequestContext, ResponseSlot
 from tidemill.api.services import Services
 from tidemill.coordination.transaction.state import ProducerIdentity
+from tidemill.coordination.transaction.verification import PRODUCE
 from tidemill.metadata.image import is_internal_topic
 from tidemill.model.errors import ApiError, ErrorCode
 from tidemill.model.ids import TopicPartition
@@ -208,10 +209,11 @@ class ProduceApi:
         finish = self._finisher(context, request, slot)
         now_ms = self._clock.wall_ms()
         waiting: list[WaitingAppend] = []
+        until_ms = self._services.coordinators.gate.wait_until_ms() if request.transactional_id else 0
         topics = []
         for topic in request.topics:
             results = [
-                await self._append_slowly(context, request, topic, entry, now_ms, waiting)
+                await self._append_slowly(context, request, topic, entry, now_ms, waiting, until_ms)
                 for entry in topic.partitions
             ]
             topics.append(ProduceTopicResult(topic.name, topic.topic_id, results))
@@ -225,6 +227,7 @@ class ProduceApi:
         entry: ProducePartition,
         now_ms: int,
         waiting: list[WaitingAppend],
+        until_ms: int,
     ) -> ProduceResult:
         try:
             partition = self._partition(context, request, topic, entry.partition)
@@ -236,7 +239,7 @@ class ProduceApi:
                 records = await asyncio.to_thread(rewrite_batch, records, header, config)
                 header = check_batch(records, context.version, config, now_ms)
             if header.attributes & TRANSACTIONAL_MASK:
-                await self._enter_transaction(context, request, partition, header)
+                await self._enter_transaction(context, request, partition, header, until_ms)
             return self._write(request, partition, records, header, now_ms, waiting)
         except ApiError as error:
             return _refused(entry, error)
@@ -258,7 +261,12 @@ class ProduceApi:
         return self._services.coordinators.gate.is_open(partition, header.producer_id, header.producer_epoch)
 
     async def _enter_transaction(
-        self, context: RequestContext, request: ProduceRequest, partition: Partition, header: BatchHeader
+        self,
+        context: RequestContext,
+        request: ProduceRequest,
+        partition: Partition,
+        header: BatchHeader,
+        until_ms: int,
     ) -> None:
         """Nothing enters a transaction that is not open here; see `transaction_gate`."""
         gate = self._services.coordinators.gate
@@ -270,9 +278,16 @@ class ProduceApi:
         name = partition.topic_partition
         is_verifying = self._services.settings.verifies_transactions
         guard = await gate.admit(
-            name, request.transactional_id, identity, context.version, is_verifying=is_verifying
+            name,
+            request.transactional_id,
+            identity,
+            context.version,
+            is_verifying=is_verifying,
+            until_ms=until_ms,
         )
         gate.pass_through(name, identity.producer_id, guard)
+        if context.version >= PRODUCE.adds_since:
+            partition.leader_log().check_begins_at_zero(header)
 
 
 def _refused(entry: ProducePartition, error: ApiError) -> ProduceResult:

@@ -9,9 +9,6 @@ from collections.abc import Mapping
 from tidemill.model.config_keys import Value
 from tidemill.model.configs import BrokerLayers, broker_value
 
-SYSTEM_BUFFER = -1
-"""Kafka's default of 100 KB is not taken over: backlogs drained more slowly with it (README, W5)."""
-
 
 def whole_setting(name: str, layers: BrokerLayers) -> int:
     value = broker_value(name, layers)
@@ -93,8 +90,8 @@ class BrokerSettings:
             max_connections_of=limits_of_addresses(broker_value("max.connections.per.ip.overrides", layers)),
             max_connection_creation_rate=whole_setting("max.connection.creation.rate", layers),
             max_partitions_described=whole_setting("max.request.partition.size.limit", layers),
-            send_buffer_bytes=int(layers.static.get("socket.send.buffer.bytes", SYSTEM_BUFFER)),
-            receive_buffer_bytes=int(layers.static.get("socket.receive.buffer.bytes", SYSTEM_BUFFER)),
+            send_buffer_bytes=whole_setting("socket.send.buffer.bytes", layers),
+            receive_buffer_bytes=whole_setting("socket.receive.buffer.bytes", layers),
             retention_check_interval_ms=whole_setting("log.retention.check.interval.ms", layers),
             recovery_point_interval_ms=whole_setting("log.flush.offset.checkpoint.interval.ms", layers),
             cleaner_enabled=_flag("log.cleaner.enable", layers),

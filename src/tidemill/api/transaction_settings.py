@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from tidemill.api.settings import whole_setting
+from tidemill.api.transaction_gate import Patience
 from tidemill.coordination.transaction.shard import TransactionConfig
 from tidemill.model.configs import BrokerLayers, broker_value
 
@@ -16,4 +17,11 @@ def transaction_settings(layers: BrokerLayers, transaction_version: int) -> Tran
             "transaction.remove.expired.transaction.cleanup.interval.ms", layers
         ),
         is_two_phase_commit_enabled=bool(broker_value("transaction.two.phase.commit.enable", layers)),
+    )
+
+
+def patience_settings(layers: BrokerLayers) -> Patience:
+    return Patience(
+        backoff_ms=whole_setting("add.partitions.to.txn.retry.backoff.ms", layers),
+        limit_ms=whole_setting("add.partitions.to.txn.retry.backoff.max.ms", layers),
     )

@@ -23,6 +23,7 @@ from tidemill.api.services import Services
 from tidemill.api.transaction_gate import TransactionGate
 from tidemill.api.transaction_markers import EndOfTransaction, Errors, MarkerWriter
 from tidemill.coordination.core import Outcome, Reply, Token
+from tidemill.coordination.patterns import whole_match
 from tidemill.coordination.record_codec import Producer
 from tidemill.coordination.transaction.driven import DrivenShard
 from tidemill.coordination.transaction.shard import (
@@ -57,6 +58,7 @@ from tidemill.wire.messages.end_txn import EndTxnRequest, EndTxnResponse
 from tidemill.wire.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
 from tidemill.wire.messages.txn_offset_commit import (
     TxnOffsetCommitRequest,
+    TxnOffsetCommitRequestTopic,
     TxnOffsetCommitResponse,
     TxnOffsetCommitResponsePartition,
     TxnOffsetCommitResponseTopic,
@@ -230,7 +232,20 @@ class TransactionApi:
     async def txn_offset_commit(
         self, context: RequestContext, request: TxnOffsetCommitRequest
     ) -> TxnOffsetCommitResponse:
-        """Offsets that count when the transaction is committed."""
+        """Offsets that count when the transaction is committed; those of topics that do not exist are refused."""
+        known = self._services.metadata.image.topics
+        missing = [topic for topic in request.topics if topic.name not in known]
+        request.topics = [topic for topic in request.topics if topic.name in known]
+        refused = _refused_offsets(missing, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+        if missing and not request.topics:
+            return refused
+        response = await self._commit_offsets(context, request)
+        response.topics += refused.topics
+        return response
+
+    async def _commit_offsets(
+        self, context: RequestContext, request: TxnOffsetCommitRequest
+    ) -> TxnOffsetCommitResponse:
         asked = group_context(context)
         producer = Producer(request.producer_id, request.producer_epoch)
         try:
@@ -241,7 +256,7 @@ class TransactionApi:
                 producer,
             )
         except ApiError as error:
-            return _refused_offsets(request, error.code)
+            return _refused_offsets(request.topics, error.code)
         return response
 
     async def _admit_offsets(self, context: RequestContext, request: TxnOffsetCommitRequest) -> int:
@@ -356,16 +371,19 @@ class TransactionApi:
         self, context: RequestContext, request: listing.ListTransactionsRequest
     ) -> listing.ListTransactionsResponse:
         """The transactional ids that this broker coordinates; one that is loading makes the list an error."""
+        pattern = request.transactional_id_pattern
+        matches = whole_match(pattern) if pattern else None
         wanted = ListFilter(
             states=[STATES[name] for name in request.state_filters if name in STATES],
             producer_ids=frozenset(request.producer_id_filters),
             longer_than_ms=request.duration_filter,
-            matches=_matcher(request.transactional_id_pattern),
         )
         found: list[TransactionMetadata] = []
         if wanted.states or not request.state_filters:
             for index in self._transactions.runtime.led_partitions:
                 found += await self._list(index, wanted)
+        if matches is not None:
+            found = await asyncio.to_thread(_matching, matches, found)
         return listing.ListTransactionsResponse(
             unknown_state_filters=[name for name in request.state_filters if name not in STATES],
             transaction_states=[
@@ -397,19 +415,9 @@ def _known(error: ErrorCode, version: int, fenced_since: int) -> ErrorCode:
     return error
 
 
-def _matcher(pattern: str | None) -> Callable[[str], bool] | None:
-    """A whole transactional id must match; RE2, so that no pattern can stall the event loop."""
-    if not pattern:
-        return None
-    import re2  # few ever need it
-
-    options = re2.Options()
-    options.log_errors = False
-    try:
-        compiled = re2.compile(pattern, options)
-    except re2.error as error:
-        raise ApiError(ErrorCode.INVALID_REGULAR_EXPRESSION, str(error)) from error
-    return lambda transactional_id: compiled.fullmatch(transactional_id) is not None
+def _matching(matches: Callable[[str], bool], found: list[TransactionMetadata]) -> list[TransactionMetadata]:
+    """In a thread: ids are as long as their producers like, and there may be many."""
+    return [each for each in found if matches(each.transactional_id)]
 
 
 def _topics(partitions: Iterable[TopicPartition]) -> list[describing.TopicData]:
@@ -419,7 +427,9 @@ def _topics(partitions: Iterable[TopicPartition]) -> list[describing.TopicData]:
     return [describing.TopicData(topic=name, partitions=indexes) for name, indexes in topics.items()]
 
 
-def _refused_offsets(request: TxnOffsetCommitRequest, code: ErrorCode) -> TxnOffsetCommitResponse:
+def _refused_offsets(
+    topics: Iterable[TxnOffsetCommitRequestTopic], code: ErrorCode
+) -> TxnOffsetCommitResponse:
     return TxnOffsetCommitResponse(
         topics=[
             TxnOffsetCommitResponseTopic(
@@ -429,6 +439,6 @@ def _refused_offsets(request: TxnOffsetCommitRequest, code: ErrorCode) -> TxnOff
                     for each in topic.partitions
                 ],
             )
-            for topic in request.topics
+            for topic in topics
         ]
     )

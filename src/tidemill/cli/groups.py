@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Annotated
 
 import typer
@@ -150,7 +151,19 @@ def _print_group(fact: GroupFacts) -> None:
     assignor = f"  assignor {fact.assignor}" if fact.assignor else ""
     lag = sum(partition.lag or 0 for partition in fact.partitions)
     print(f"{kind} {fact.group}  state {fact.state}{assignor}  members {len(fact.members)}  lag {lag}")
-    rows = [
-        ["-" if cell is None or cell == "" else cell for cell in partition] for partition in fact.partitions
+    print_table(fields, [*map(_cells, fact.partitions), *_idle_rows(fact)])
+
+
+def _cells(row: Sequence[object]) -> list[object]:
+    return ["-" if cell is None or cell == "" else cell for cell in row]
+
+
+def _idle_rows(fact: GroupFacts) -> list[list[object]]:
+    """Members that read nothing now: whoever looks for a consumer that stands idle looks here."""
+    idle = [member for member in fact.members if not member["partitions"]]
+    if fact.type == SHARE:
+        return [_cells((None, None, None, None, member["member"])) for member in idle]
+    return [
+        _cells((None, None, None, None, None, member["member"], member["client"], member["host"]))
+        for member in idle
     ]
-    print_table(fields, rows)

@@ -22,6 +22,10 @@ READ_ONLY, CLUSTER_WIDE = UpdateMode.READ_ONLY, UpdateMode.CLUSTER_WIDE
 
 # fmt: off
 GROUP_KEYS: tuple[ConfigKey, ...] = (
+    ConfigKey("add.partitions.to.txn.retry.backoff.max.ms", INT, 100, at_least(0), LOW, READ_ONLY,
+              "How long a batch waits for the end of the transaction before its own."),
+    ConfigKey("add.partitions.to.txn.retry.backoff.ms", INT, 20, at_least(1), LOW, READ_ONLY,
+              "How often a batch that waits for the end of the transaction before is tried again."),
     ConfigKey("group.consumer.assignment.interval.ms", INT, 1000, at_least(0), MEDIUM, READ_ONLY,
               "Least time between two assignments of a consumer group."),
     ConfigKey("group.consumer.assignors", LIST, ("uniform", "range"), None, MEDIUM, READ_ONLY,

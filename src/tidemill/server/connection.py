@@ -208,10 +208,21 @@ class Connection:
             self._start += 4 + size
             self.frame_started_at = None
             self._handle_frame(frame)
-        if not self.is_closed:
-            self._is_held = self._must_wait()
-            self._make_room()
-            self._note_progress()
+        if self.is_closed:
+            return
+        if self._start == self._end and not self._slots and not self._output and self._task is None:
+            self._rest()
+            return
+        self._is_held = self._must_wait()
+        self._make_room()
+        self._note_progress()
+
+    def _rest(self) -> None:
+        """Everything was answered, as most clients have it who wait before they ask again."""
+        self._is_held = False
+        self._start = self._end = self.frame_bytes = 0
+        if len(self._buffer) > KEPT_BUFFER:
+            self._replace_buffer(SMALL_READ)
 
     def _handle_frame(self, frame: memoryview) -> None:
         self.request_count += 1
@@ -370,6 +381,8 @@ class Connection:
         try:
             while output and budget > 0:
                 budget -= self._send_first()
+                if self._sent_of_first:
+                    break  # taken in part: the socket is full, and need not say so again
         except BlockingIOError:
             pass
         except OSError:

@@ -216,8 +216,9 @@ class Coordinators:
     @cached_property
     def gate(self) -> TransactionGate:
         from tidemill.api.transaction_gate import TransactionGate
+        from tidemill.api.transaction_settings import patience_settings
 
-        return TransactionGate(self.transactions, self._guards)
+        return TransactionGate(self.transactions, self._guards, self._clock, patience_settings(self._layers))
 
     def apply(self, changed: Iterable[TopicPartition]) -> None:
         """The replicas have their new roles: coordinate what is led here, give up what is not."""

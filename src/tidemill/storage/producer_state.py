@@ -6,7 +6,8 @@ open. From that follow
 - *duplicate*: a batch with the sequence numbers of one of the last five is answered with the offsets it got
   the first time, not appended again;
 - *out of order*: the first sequence number must follow the last one; a new epoch begins at zero; a producer
-  that nobody remembers may begin anywhere (its past may have been deleted);
+  that nobody remembers may begin anywhere (its past may have been deleted), unless it has a new epoch for each
+  transaction (version 2): then what comes before this batch is still under way (`check_begins_at_zero`);
 - *fenced*: an epoch below the known one is refused;
 - *last stable offset*: the first offset of the oldest transaction that is open, or that ended above the high
   watermark.
@@ -162,6 +163,11 @@ class ProducerState:
                 f"producer {entry.producer_id} has a transaction open on this partition",
             )
         return None
+
+    def check_begins_at_zero(self, header: BatchHeader) -> None:
+        """Raise if nobody knows this producer here, but this is not the first batch that it sent here."""
+        if header.base_sequence != 0 and header.producer_id not in self.producers:
+            raise self._out_of_order(ProducerEntry(header.producer_id), header)
 
     def _duplicate(self, entry: ProducerEntry, header: BatchHeader) -> RememberedBatch:
         last_sequence = header.last_sequence

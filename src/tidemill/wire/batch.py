@@ -228,29 +228,39 @@ def _read_record(header: BatchHeader, data: Buffer, position: int) -> tuple[Reco
 
 
 def encode_record(out: bytearray, record: Record, base_offset: int, base_timestamp: int) -> None:
-    body = bytearray(1)
-    write_varint(body, record.timestamp - base_timestamp)
-    write_varint(body, record.offset - base_offset)
-    _write_nullable(body, record.key)
-    _write_nullable(body, record.value)
-    write_varint(body, len(record.headers))
-    for name, value in record.headers:
-        _write_nullable(body, name.encode())
-        _write_nullable(body, value)
-    write_varint(out, len(body))
-    out += body
+    head = bytearray(1)
+    write_varint(head, record.timestamp - base_timestamp)
+    write_varint(head, record.offset - base_offset)
+    _write_nullable(head, record.key)
+    value = record.value
+    write_varint(head, -1 if value is None else len(value))
+    tail = bytearray()
+    write_varint(tail, len(record.headers))
+    for name, header_value in record.headers:
+        _write_nullable(tail, name.encode())
+        _write_nullable(tail, header_value)
+    write_varint(out, len(head) + len(value or b"") + len(tail))
+    out += head
+    out += value or b""
+    out += tail
 
 
-def encode_batch(
-    header: BatchHeader,
-    payload: Buffer,
-) -> bytearray:
-    """A whole batch from a header (its length and checksum are computed here) and its records' bytes."""
+def encode_batch(header: BatchHeader, payload: Buffer, *, is_final: bool = True) -> bytearray:
+    """A whole batch from a header (its length and checksum are computed here) and its records' bytes.
+
+    One that is not final has no checksum: whoever changes its header writes it then.
+    """
     out = bytearray(HEADER_SIZE + len(payload))
     out[HEADER_SIZE:] = payload
+    return _finish(out, header, is_final)
+
+
+def _finish(out: bytearray, header: BatchHeader, is_final: bool) -> bytearray:
+    """Write the header before the records."""
     header = header._replace(batch_length=len(out) - LOG_OVERHEAD, magic=MAGIC, crc=0)
     _HEADER.pack_into(out, 0, *header)
-    struct.pack_into(">I", out, 17, checksum(out, 0, len(out)))
+    if is_final:
+        struct.pack_into(">I", out, 17, checksum(out, 0, len(out)))
     return out
 
 
@@ -262,14 +272,15 @@ def build_batch(
     producer_id: int = -1,
     producer_epoch: int = -1,
     base_sequence: int = -1,
+    is_final: bool = True,
 ) -> bytearray:
-    """A batch of these records, uncompressed; their offsets must ascend."""
+    """A batch of these records, uncompressed; their offsets must ascend. For `is_final` see `encode_batch`."""
     base_offset, base_timestamp = records[0].offset, records[0].timestamp
-    payload = bytearray()
+    out = bytearray(HEADER_SIZE)
     for record in records:
-        encode_record(payload, record, base_offset, base_timestamp)
+        encode_record(out, record, base_offset, base_timestamp)
     header = BatchHeader(
         base_offset, 0, leader_epoch, MAGIC, 0, attributes, records[-1].offset - base_offset, base_timestamp,
         max(record.timestamp for record in records), producer_id, producer_epoch, base_sequence, len(records),
     )  # fmt: skip
-    return encode_batch(header, payload)
+    return _finish(out, header, is_final)

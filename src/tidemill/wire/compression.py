@@ -29,6 +29,7 @@ Limits: no dictionaries; lz4 frames carry neither content checksum nor content s
 from __future__ import annotations
 
 import struct
+from collections.abc import Iterator
 from types import ModuleType
 
 import cramjam
@@ -85,10 +86,30 @@ def decompress(codec: int, data: Buffer, limit: int) -> bytes:
         return bytes(data)
     if codec == SNAPPY:
         return _decompress_snappy(memoryview(data), limit)
+    return _decompress_growing(codec, data, limit)
+
+
+def decompress_into(codec: int, data: Buffer, output: memoryview) -> int | None:
+    """Decompress to the beginning of `output`: how many bytes there are, or None when they do not fit.
+
+    For whoever reads many batches and has the room for them already.
+    """
+    if codec == SNAPPY:
+        return _decompress_snappy_into(memoryview(data), output)
+    try:
+        written: int = _module(codec).decompress_into(data, output)
+    except cramjam.DecompressionError as error:
+        if _TOO_SMALL not in str(error):
+            raise MalformedMessage(f"compressed records are damaged: {error}") from error
+        return None
+    return written
+
+
+def _module(codec: int) -> ModuleType:
     modules: dict[int, ModuleType] = {GZIP: cramjam.gzip, LZ4: cramjam.lz4, ZSTD: cramjam.zstd}
     if codec not in modules:
         raise MalformedMessage(f"there is no compression codec {codec}")
-    return _decompress_growing(modules[codec], data, limit)
+    return modules[codec]
 
 
 def _check_limit(size: int, limit: int) -> None:
@@ -96,22 +117,17 @@ def _check_limit(size: int, limit: int) -> None:
         raise MalformedMessage(f"records of {size} bytes or more, where at most {limit} are allowed")
 
 
-def _decompress_growing(module: ModuleType, data: Buffer, limit: int) -> bytes:
+def _decompress_growing(codec: int, data: Buffer, limit: int) -> bytes:
     size = min(limit, max(1024, len(data) * _FIRST_GUESS_RATIO))
     while True:
-        output = bytearray(size)
-        try:
-            written = module.decompress_into(data, output)
-        except cramjam.DecompressionError as error:
-            if _TOO_SMALL not in str(error):
-                raise MalformedMessage(f"compressed records are damaged: {error}") from error
-            if size >= limit:
-                _check_limit(limit + 1, limit)
-            del output
-            size = min(limit, size * _GROWTH)
-        else:
-            del output[written:]
-            return bytes(output)
+        output = memoryview(bytearray(size))
+        written = decompress_into(codec, data, output)
+        if written is not None:
+            return bytes(output[:written])
+        if size >= limit:
+            _check_limit(limit + 1, limit)
+        del output
+        size = min(limit, size * _GROWTH)
 
 
 # -- snappy -------------------------------------------------------------------------------------------
@@ -126,10 +142,35 @@ def _compress_xerial(data: memoryview) -> bytes:
 
 
 def _decompress_snappy(data: memoryview, limit: int) -> bytes:
+    parts: list[bytearray] = []
+    size = 0
+    for block in _snappy_blocks(data):
+        length = _snappy_length(block)
+        size += length
+        _check_limit(size, limit)
+        part = bytearray(length)
+        _decompress_snappy_block(block, memoryview(part))
+        parts.append(part)
+    return b"".join(parts)
+
+
+def _decompress_snappy_into(data: memoryview, output: memoryview) -> int | None:
+    size = 0
+    for block in _snappy_blocks(data):
+        length = _snappy_length(block)
+        if size + length > len(output):
+            return None
+        _decompress_snappy_block(block, output[size : size + length])
+        size += length
+    return size
+
+
+def _snappy_blocks(data: memoryview) -> Iterator[memoryview]:
+    """The raw blocks of xerial's framing, or the one that came without it."""
     if bytes(data[: len(_XERIAL_MAGIC)]) != _XERIAL_MAGIC:
-        return _decompress_snappy_block(data, limit)
-    parts: list[bytes] = []
-    size, position = 0, 0
+        yield data
+        return
+    position = 0
     while position < len(data):
         if bytes(data[position : position + len(_XERIAL_MAGIC)]) == _XERIAL_MAGIC:
             position += len(_XERIAL_HEADER)  # streams may follow one another, each with its header
@@ -140,21 +181,29 @@ def _decompress_snappy(data: memoryview, limit: int) -> bytes:
         position += 4
         if not 0 < length <= len(data) - position:
             raise MalformedMessage(f"a snappy block claims {length} of the {len(data) - position} bytes left")
-        parts.append(_decompress_snappy_block(data[position : position + length], limit, size))
-        size += len(parts[-1])
+        yield data[position : position + length]
         position += length
-    return b"".join(parts)
 
 
-def _decompress_snappy_block(block: memoryview, limit: int, already: int = 0) -> bytes:
+def _snappy_length(block: memoryview) -> int:
+    """What a block claims to hold, if a block of its size can."""
     try:
-        size = cramjam.snappy.decompress_raw_len(block)
-        _check_limit(already + size, limit)
-        if not block or size > len(block) * _SNAPPY_BEST_RATIO:
-            raise MalformedMessage(f"a snappy block of {len(block)} bytes claims to hold {size}")
-        return bytes(cramjam.snappy.decompress_raw(block))
+        size: int = cramjam.snappy.decompress_raw_len(block)
     except cramjam.DecompressionError as error:
         raise MalformedMessage(f"a snappy block is damaged: {error}") from error
+    if not block or size > len(block) * _SNAPPY_BEST_RATIO:
+        raise MalformedMessage(f"a snappy block of {len(block)} bytes claims to hold {size}")
+    return size
+
+
+def _decompress_snappy_block(block: memoryview, output: memoryview) -> None:
+    """Exactly as much as `output` has room for."""
+    try:
+        written = cramjam.snappy.decompress_raw_into(block, output)
+    except cramjam.DecompressionError as error:
+        raise MalformedMessage(f"a snappy block is damaged: {error}") from error
+    if written != len(output):
+        raise MalformedMessage(f"a snappy block claims to hold {len(output)} bytes and holds {written}")
 
 
 # -- lz4 ----------------------------------------------------------------------------------------------

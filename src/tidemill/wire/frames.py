@@ -41,24 +41,20 @@ Piece = bytes | bytearray | FileSlice
 Response = list[Piece]
 
 
-class RequestHeader(NamedTuple):
-    api_key: int
-    version: int
-    correlation_id: int
-    client_id: str | None
-    body_start: int
+FixedHeader = tuple[int, int, int, int]
+"""API key, version, correlation id, and the length of the client id that follows (-1: none)."""
 
 
-def read_fixed_header(frame: memoryview) -> tuple[int, int, int]:
-    """API key, version and correlation id: all that can be read before the version is known to be ours."""
+def read_fixed_header(frame: memoryview) -> FixedHeader:
+    """All that can be read before the version is known to be ours."""
     if len(frame) < _FIXED_HEADER.size:
         raise MalformedMessage(f"a request of {len(frame)} bytes has no header")
-    api_key, version, correlation_id, _ = _FIXED_HEADER.unpack_from(frame)
-    return api_key, version, correlation_id
+    fixed: FixedHeader = _FIXED_HEADER.unpack_from(frame)
+    return fixed
 
 
-def read_request_header(frame: memoryview, flexible: bool) -> RequestHeader:
-    api_key, version, correlation_id, client_length = _FIXED_HEADER.unpack_from(frame)
+def read_client_id(frame: memoryview, client_length: int, flexible: bool) -> tuple[str | None, int]:
+    """The rest of the header: who asks, and where the body begins."""
     position = _FIXED_HEADER.size
     client_id: str | None = None
     if client_length >= 0:
@@ -69,7 +65,7 @@ def read_request_header(frame: memoryview, flexible: bool) -> RequestHeader:
         position = end
     if flexible:
         position = skip_tagged_fields(frame, position)
-    return RequestHeader(api_key, version, correlation_id, client_id, position)
+    return client_id, position
 
 
 def skip_tagged_fields(data: memoryview, position: int) -> int:

@@ -111,31 +111,14 @@ INT8, INT16, INT32, INT64 = WireType("int8"), WireType("int16"), WireType("int32
 STRING, UUID, BYTES = WireType("string"), WireType("uuid"), WireType("bytes")
 
 
-def array(
-    of: WireType | type[Message],
-    *,
-    default: tuple[()] | None = (),
-    since: int = 0,
-    until: int = FOREVER,
-    nullable_since: int = FOREVER,
-    tag: int | None = None,
-    tag_since: int = 0,
-) -> Any:
-    wire = WireField(WireType("array", of), since, until, nullable_since, tag, tag_since)
+def array(of: WireType | type[Message], *, default: tuple[()] | None = (), **where: Any) -> Any:
+    """`where` as for the specifiers above: since, until, nullable_since, tag, tag_since."""
+    wire = WireField(WireType("array", of), **where)
     return Specified(wire, None, None if default is None else list)
 
 
-def struct(
-    of: type[Message],
-    *,
-    default: tuple[()] | None = (),
-    since: int = 0,
-    until: int = FOREVER,
-    nullable_since: int = FOREVER,
-    tag: int | None = None,
-    tag_since: int = 0,
-) -> Any:
-    wire = WireField(WireType("struct", of), since, until, nullable_since, tag, tag_since)
+def struct(of: type[Message], *, default: tuple[()] | None = (), **where: Any) -> Any:
+    wire = WireField(WireType("struct", of), **where)
     return Specified(wire, None, None if default is None else of)
 
 
@@ -206,6 +189,15 @@ def decode(
     return decode_from(cls, version, data, position, max_elements=max_elements)[0]
 
 
+def decode_in_place(cls: type[M], version: int, data: memoryview, position: int) -> M:
+    """Like `decode`, but `records` stay slices of `data`, which nobody may write to as long as they are used."""
+    _budget.copies_records = False
+    try:
+        return decode(cls, version, data, position)  # type: ignore[arg-type]
+    finally:
+        _budget.copies_records = True
+
+
 def decode_from(
     cls: type[M], version: int, data: bytes, position: int, *, max_elements: int = MAX_ELEMENTS
 ) -> tuple[M, int]:
@@ -229,9 +221,10 @@ def require_few_elements(count: int) -> int:
 
 
 class _Budget(threading.local):
-    """What is left of `MAX_ELEMENTS` for the message being decoded in this thread."""
+    """What is left of `MAX_ELEMENTS` for the message being decoded in this thread, and who keeps its records."""
 
     elements = MAX_ELEMENTS
+    copies_records = True
 
 
 _budget = _Budget()
@@ -317,7 +310,7 @@ def _write_length(kind: str, flexible: bool) -> Callable[[bytearray, int], None]
 
 def _blob_reader(kind: str, flexible: bool, nullable: bool) -> Reader:
     read_length = _read_length(kind, flexible)
-    is_text = kind == "string"
+    is_text, is_records = kind == "string", kind == "records"
 
     def read(data: bytes, position: int) -> tuple[Any, int]:
         if flexible and data[position] < 0x80:  # most lengths are one byte, and a call would cost more
@@ -335,6 +328,8 @@ def _blob_reader(kind: str, flexible: bool, nullable: bool) -> Reader:
         if end > len(data):
             raise MalformedMessage(f"a {kind} of {length} bytes is longer than its message")
         raw = data[position:end]
+        if is_records and not _budget.copies_records:
+            return raw, end
         return (str(raw, "utf-8") if is_text else bytes(raw)), end
 
     return read

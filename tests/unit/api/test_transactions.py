@@ -6,6 +6,7 @@ The shard is the real one, driven by hand; services, gate and marker writer are 
 from __future__ import annotations
 
 import asyncio
+import random
 from collections.abc import Callable, Coroutine, Iterable
 from types import SimpleNamespace
 from typing import Any
@@ -310,9 +311,32 @@ def test_what_is_listed(handlers: Handlers, fields: dict[str, Any], listed: list
     assert answer.unknown_state_filters == unknown
 
 
-def test_a_pattern_that_is_none_is_refused(handlers: Handlers) -> None:
+@pytest.mark.parametrize("pattern", ["([", "a" * 5000, "((a{100}){100}){100}", "(a?b?){1000}c"])
+def test_a_pattern_that_is_none_is_refused(handlers: Handlers, pattern: str) -> None:
+    """Or one that is too long, or takes too much memory."""
     with pytest.raises(ApiError) as refused:
         handlers.call(
-            handlers.api.list_transactions, ListTransactionsRequest(transactional_id_pattern="(["), 2
+            handlers.api.list_transactions, ListTransactionsRequest(transactional_id_pattern=pattern), 2
         )
     assert refused.value.code is ErrorCode.INVALID_REGULAR_EXPRESSION
+
+
+def test_a_hostile_pattern_does_not_stall_the_loop(handlers: Handlers) -> None:
+    """Milliseconds for each of these ids, half a second in all: others have their turn meanwhile."""
+    chance = random.Random(4)
+    for _ in range(200):
+        handlers.init(transactional_id="".join(chance.choice("ab") for _ in range(400)))
+    request = ListTransactionsRequest(transactional_id_pattern=".*a.{500}")
+    turns = 0
+
+    async def list_and_count() -> Any:
+        nonlocal turns
+        context = RequestContext(0, 2, 1, "client", ANONYMOUS, "PLAINTEXT", "127.0.0.1")
+        listing = asyncio.ensure_future(handlers.api.list_transactions(context, request))
+        while not listing.done():
+            turns += 1
+            await asyncio.sleep(0.001)
+        return listing.result()
+
+    assert not asyncio.run(list_and_count()).transaction_states
+    assert turns > 20

@@ -323,7 +323,7 @@ def test_a_subscription_by_expression_follows_the_topics() -> None:
     assert one.owned == {("my-orders-eu", 0)} and not driver.consumer().regexes
 
 
-@pytest.mark.parametrize("regex", ["[", "(?<=x)y", "a" * 5000, "((a{100}){100}){100}"])
+@pytest.mark.parametrize("regex", ["[", "(?<=x)y", "a" * 5000, "((a{100}){100}){100}", "(a?b?){1000}c"])
 def test_expressions_that_cannot_be_used(driver: ConsumerDriver, regex: str) -> None:
     reply = driver.member("m-1", topics=[], regex=regex).beat()
     assert reply.error_code == ErrorCode.INVALID_REGULAR_EXPRESSION

@@ -62,6 +62,15 @@ def test_an_unknown_producer_may_begin_anywhere(log: Log) -> None:
     assert append(log, producer_batch(7, 501)).first_offset == 1
 
 
+def test_an_unknown_producer_begins_at_zero_if_it_has_an_epoch_for_each_transaction(log: Log) -> None:
+    log.check_begins_at_zero(read_header(producer_batch(7, 0)))
+    with pytest.raises(ApiError) as caught:
+        log.check_begins_at_zero(read_header(producer_batch(7, 1)))
+    assert caught.value.code is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+    append(log, producer_batch(7, 0))
+    log.check_begins_at_zero(read_header(producer_batch(7, 1)))
+
+
 def test_a_new_epoch_begins_at_zero_and_fences_the_old(log: Log) -> None:
     append(log, producer_batch(7, 0, epoch=3))
     assert refusal(log, producer_batch(7, 1, epoch=4)) is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER

@@ -17,7 +17,17 @@ from java_batches import JAVA_BATCHES
 
 from tidemill.model.errors import MalformedMessage
 from tidemill.wire.batch import HEADER_SIZE
-from tidemill.wire.compression import CODEC_NAMES, GZIP, LZ4, NONE, SNAPPY, ZSTD, compress, decompress
+from tidemill.wire.compression import (
+    CODEC_NAMES,
+    GZIP,
+    LZ4,
+    NONE,
+    SNAPPY,
+    ZSTD,
+    compress,
+    decompress,
+    decompress_into,
+)
 
 CODECS = range(5)
 COMPRESSED = (GZIP, SNAPPY, LZ4, ZSTD)
@@ -97,6 +107,23 @@ def test_one_byte_over_the_limit_is_refused(codec: int) -> None:
             decompress(codec, packed, limit=len(data) - 1)
     with pytest.raises(MalformedMessage, match="at most"):
         decompress(SNAPPY, kafka.codec.snappy_encode(TEXT, xerial_compatible=False), limit=len(TEXT) - 1)
+
+
+@pytest.mark.parametrize("codec", COMPRESSED)
+@pytest.mark.parametrize("data", SAMPLES, ids=len)
+def test_into_room_that_is_there_already(codec: int, data: bytes) -> None:
+    packed = compress(codec, data)
+    room = bytearray(b"-" * (len(data) + 10))
+    assert decompress_into(codec, packed, memoryview(room)[3:]) == len(data)
+    assert bytes(room) == b"---" + data + b"-------"
+    if data:
+        assert decompress_into(codec, packed, memoryview(room)[: len(data) - 1]) is None
+
+
+@pytest.mark.parametrize("codec", COMPRESSED)
+def test_damage_is_no_lack_of_room(codec: int) -> None:
+    with pytest.raises(MalformedMessage):
+        decompress_into(codec, compress(codec, TEXT[:100])[:-5], memoryview(bytearray(1000)))
 
 
 @pytest.mark.parametrize("codec", [5, 6, 7, -1])

@@ -23,9 +23,17 @@ from tidemill.model.errors import MalformedMessage
 from tidemill.wire.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
 from tidemill.wire.messages.create_topics import CreateTopicsRequest
 from tidemill.wire.messages.describe_groups import DescribeGroupsRequest
-from tidemill.wire.messages.fetch import FetchRequest
+from tidemill.wire.messages.fetch import FetchableTopicResponse, FetchRequest, FetchResponse, PartitionData
 from tidemill.wire.messages.metadata import MetadataRequest, MetadataRequestTopic
-from tidemill.wire.schema import MAX_STRING_BYTES, MAX_TAGGED_FIELDS, Message, decode, decode_from, encode
+from tidemill.wire.schema import (
+    MAX_STRING_BYTES,
+    MAX_TAGGED_FIELDS,
+    Message,
+    decode,
+    decode_from,
+    decode_in_place,
+    encode,
+)
 
 MESSAGES = list(top_level_messages())
 NAMES = [f"{cls.__name__}-v{version}" for cls, version in MESSAGES]
@@ -198,6 +206,21 @@ def test_a_tagged_field_must_fill_its_size() -> None:
     data[position + 2] = 7
     with pytest.raises(MalformedMessage, match="says 7 bytes and takes 8"):
         decode(ApiVersionsResponse, 3, bytes(data))
+
+
+def test_records_are_copied_unless_they_may_stay_where_they_are() -> None:
+    part = PartitionData(partition_index=3, records=b"some batches")
+    answer = FetchResponse(responses=[FetchableTopicResponse(topic="orders", partitions=[part])])
+    frame = bytearray(encode(answer, 12))
+    stayed = decode_in_place(FetchResponse, 12, memoryview(frame), 0).responses[0].partitions[0]
+    copied = decode(FetchResponse, 12, memoryview(frame)).responses[0].partitions[0]  # type: ignore[arg-type]
+    assert (type(copied.records), type(stayed.records)) == (bytes, memoryview)
+    at = frame.index(b"some")
+    frame[at : at + 4] = b"SOME"
+    assert (copied.records, stayed.records) == (b"some batches", b"SOME batches")
+    with pytest.raises(MalformedMessage):
+        decode_in_place(FetchResponse, 12, memoryview(frame)[:-3], 0)
+    assert decode(FetchResponse, 12, bytes(frame)).responses[0].partitions[0].records == b"SOME batches"
 
 
 def test_versions_differ_only_on_the_wire() -> None:

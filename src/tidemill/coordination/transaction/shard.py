@@ -30,7 +30,7 @@ Limits: markers are asked for all partitions of a transaction at once; the list 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Collection, Hashable, Iterable
+from collections.abc import Collection, Hashable, Iterable
 from typing import NamedTuple, cast
 
 from tidemill.coordination.core import CoordinatorRecord, Outcome, Reply, SetTimer, Token
@@ -110,7 +110,6 @@ class ListFilter(NamedTuple):
     states: Collection[State] = ()
     producer_ids: Collection[int] = ()
     longer_than_ms: int = -1
-    matches: Callable[[str], bool] | None = None
 
 
 class TransactionShard:
@@ -440,6 +439,4 @@ def _is_wanted(metadata: TransactionMetadata, wanted: ListFilter, now_ms: int) -
         return False
     if wanted.producer_ids and metadata.producer_id not in wanted.producer_ids:
         return False
-    if wanted.longer_than_ms >= 0 and now_ms - metadata.start_ms <= wanted.longer_than_ms:
-        return False
-    return wanted.matches is None or wanted.matches(metadata.transactional_id)
+    return wanted.longer_than_ms < 0 or now_ms - metadata.start_ms > wanted.longer_than_ms

@@ -58,7 +58,6 @@ def verdict(open_epoch: int | None, epoch: int, api_version: int, operation: Ope
 
 _COME_BACK = frozenset(
     {
-        ErrorCode.CONCURRENT_TRANSACTIONS,
         ErrorCode.NETWORK_EXCEPTION,
         ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
         ErrorCode.COORDINATOR_NOT_AVAILABLE,
@@ -70,10 +69,13 @@ _COME_BACK = frozenset(
 def client_error(error: ErrorCode, api_version: int, operation: Operation = PRODUCE) -> ErrorCode:
     """The coordinator's answer in words that a client of this version knows.
 
-    A producer writes to a partition and looks for no coordinator there: it is told to come back.
+    A producer writes to a partition and looks for no coordinator there: it is told to come back. Only one of version 2
+    expects to hear that the transaction before has not ended yet.
     """
-    if operation is PRODUCE and error in _COME_BACK:
-        return ErrorCode.NOT_ENOUGH_REPLICAS
+    if operation is PRODUCE:
+        is_busy = error is ErrorCode.CONCURRENT_TRANSACTIONS and api_version < PRODUCE.adds_since
+        if is_busy or error in _COME_BACK:
+            return ErrorCode.NOT_ENOUGH_REPLICAS
     if error is ErrorCode.PRODUCER_FENCED:
         return ErrorCode.INVALID_PRODUCER_EPOCH
     if error is ErrorCode.TRANSACTION_ABORTABLE and api_version < operation.abortable_since:

@@ -8,14 +8,21 @@ Requests go to whoever must answer them: any broker for metadata, the leader for
 for groups and transactions. What may pass by itself (a leader that moves, a coordinator that loads, a
 connection that broke) is tried again until `request.timeout.ms` is over; everything else raises at once.
 
-Limits: blocking, for one thread. Metadata is asked for when it is needed and forgotten on the first sign
-that it is old.
+Connections may outlive the work they were made for: a Python worker of Spark serves one task after the other, and a
+stream would otherwise connect anew in every batch.
+
+    with kept_cluster(settings) as cluster: ...
+
+Limits: blocking, for one thread. Metadata and coordinators are asked for when they are needed and forgotten on the
+first sign that they are old.
 """
 
 from __future__ import annotations
 
+import contextlib
+import threading
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple, Self, TypeVar
 
 from tidemill.model.errors import ErrorCode, TidemillError
@@ -98,6 +105,7 @@ class Cluster:
         self.settings = settings
         self._connections: dict[str, Connection] = {}
         self._leaders: dict[TopicPartition, str] = {}
+        self._coordinators: dict[tuple[int, str], str] = {}
 
     def __enter__(self) -> Self:
         return self
@@ -189,7 +197,9 @@ class Cluster:
         self._leaders[where] = address
 
     def forget_leaders(self) -> None:
+        """And coordinators: who is asked in vain may have moved."""
         self._leaders.clear()
+        self._coordinators.clear()
 
     # -- offsets ------------------------------------------------------------------------------------------
 
@@ -222,7 +232,12 @@ class Cluster:
     # -- groups -------------------------------------------------------------------------------------------
 
     def coordinator(self, key: str, kind: int = GROUP) -> str:
-        """The address of the broker that keeps this group (or transactional id)."""
+        """The address of the broker that keeps this group (or transactional id), as far as anybody knows."""
+        if (kind, key) not in self._coordinators:
+            self._coordinators[kind, key] = self._find_coordinator(key, kind)
+        return self._coordinators[kind, key]
+
+    def _find_coordinator(self, key: str, kind: int) -> str:
         answer = self.call_any(FindCoordinatorRequest(key=key, key_type=kind, coordinator_keys=[key]))
         found = answer.coordinators[0] if answer.coordinators else answer
         check(found.error_code, f"the coordinator of {key}")
@@ -247,6 +262,31 @@ class Cluster:
                     check(partition.error_code, f"committing {where} for group {group}")
 
         self.retrying(attempt)
+
+
+class _Kept(threading.local):
+    """The clusters of this thread, by the settings that made them: a connection is for one thread."""
+
+    def __init__(self) -> None:
+        self.clusters: dict[ClientSettings, Cluster] = {}
+
+
+_kept = _Kept()
+
+
+@contextlib.contextmanager
+def kept_cluster(settings: ClientSettings) -> Iterator[Cluster]:
+    """A cluster that stays connected for whoever is next.
+
+    After a failure it does not: requests may be under way, and their answers would be taken for those to later ones.
+    """
+    cluster = _kept.clusters.setdefault(settings, Cluster(settings))
+    try:
+        yield cluster
+    except BaseException:
+        cluster.close()
+        cluster.forget_leaders()
+        raise
 
 
 def _offsets_request(asked: Mapping[TopicPartition, int], committed: bool) -> ListOffsetsRequest:

@@ -19,23 +19,31 @@ and stays so.
 from __future__ import annotations
 
 import collections
+import contextlib
 import socket
 import ssl
 import struct
+import sys
 import tempfile
 from typing import Any, NamedTuple
+
+import numpy as np
 
 from tidemill.spark.client.apis import API_VERSIONS_KEY, APIS
 from tidemill.spark.client.settings import ClientSettings, TlsSettings
 from tidemill.spark.errors import BrokerUnavailable
 from tidemill.wire.frames import skip_tagged_fields
 from tidemill.wire.messages.api_versions import ApiVersionsRequest
-from tidemill.wire.schema import Message, decode, encode_into, write_unsigned_varint
+from tidemill.wire.schema import Message, decode_in_place, encode_into, write_unsigned_varint
 
 _SIZE = struct.Struct(">i")
 _HEADER = struct.Struct(">ihhih")
 LARGEST_FRAME = 512 << 20
 CONNECT_TIMEOUT_SECONDS = 10.0
+_LARGE = 64 << 10
+_WAKING_BYTES = 1 << 20
+"""Of a large answer so much should be there before the reader is woken: each time it has to win the interpreter lock
+from the thread that decodes."""
 
 
 class _Pending(NamedTuple):
@@ -146,7 +154,7 @@ class Connection:
         api = APIS[pending.request]
         if pending.version >= pending.request.FLEXIBLE and api.key != API_VERSIONS_KEY:
             position = skip_tagged_fields(frame, position)
-        return decode(api.response, pending.version, frame, position)  # type: ignore[arg-type]
+        return decode_in_place(api.response, pending.version, frame, position)
 
     @property
     def is_waiting(self) -> bool:
@@ -164,6 +172,7 @@ class Connection:
             raise BrokerUnavailable(f"{self.address} took no request: {error}") from error
 
     def receive_frame(self) -> memoryview:
+        """The next answer, in memory of its own: what is decoded from it may refer to it."""
         (size,) = _SIZE.unpack(self._receive_exactly(4))
         if not 4 <= size <= LARGEST_FRAME:
             self.close()
@@ -171,18 +180,36 @@ class Connection:
         return self._receive_exactly(size)
 
     def _receive_exactly(self, size: int) -> memoryview:
-        view = memoryview(bytearray(size))
+        view = _empty(size)
         done = 0
         try:
             while done < size:
+                if size >= _LARGE:
+                    self._wake_at(size - done)
                 received = self._socket.recv_into(view[done:], size - done)
                 if not received:
                     raise ConnectionError("it closed the connection")
                 done += received
+            if size >= _LARGE:
+                self._wake_at(1)
         except OSError as error:
             self.close()
             raise BrokerUnavailable(f"{self.address} gave no answer: {error}") from error
         return view
+
+    def _wake_at(self, size: int) -> None:
+        """Sleep until so many bytes have come, or a good part of them; TLS has some of them in buffers of its own.
+
+        Where that cannot be set the reader is woken more often, and nothing else.
+        """
+        if self.settings.tls is None and sys.platform == "linux":
+            with contextlib.suppress(OSError):
+                self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, min(size, _WAKING_BYTES))
+
+
+def _empty(size: int) -> memoryview:
+    """Room for so many bytes; what is large is not filled with zeros first."""
+    return memoryview(bytearray(size)) if size < _LARGE else np.empty(size, np.uint8).data
 
 
 def _encode(request: Message, version: int, correlation_id: int, client_id: str) -> bytearray:

@@ -1,8 +1,8 @@
 """Rows become record batches, one open batch for each target partition.
 
 A batch is closed when the next rows would make it larger than about `batch_bytes` (before compression), or when the
-task is over. A row larger than that travels alone. Batches are made without a producer: id, epoch and sequence are
-stamped when it is known who publishes them, and nothing but the header and the checksum is touched for it:
+task is over. A row larger than that travels alone. Batches are made without a producer and without a checksum: id,
+epoch and sequence are stamped when it is known who publishes them, then the checksum is computed; no record changes:
 
     accumulator.append(TopicPartition("orders", 3), rows)       # -> [Batch, …] that are full
     accumulator.close()                                 # -> the rest
@@ -74,7 +74,7 @@ class _OpenBatch:
             0, 0, -1, MAGIC, 0, codec, self.count - 1, self.base_timestamp_ms, self.max_timestamp_ms,
             -1, -1, -1, self.count,
         )  # fmt: skip
-        return encode_batch(header, compress(codec, payload, level) if codec else payload)
+        return encode_batch(header, compress(codec, payload, level) if codec else payload, is_final=False)
 
 
 class Accumulator:
@@ -121,7 +121,7 @@ class Accumulator:
 
 
 def stamp_producer(data: bytearray, producer: Producer, base_sequence: int) -> None:
-    """Write who publishes into a finished batch, and the checksum anew."""
+    """Write who publishes into a finished batch, and the checksum."""
     attributes = _ATTRIBUTES.unpack_from(data, _ATTRIBUTES_AT)[0]
     if producer.is_transactional:
         attributes |= TRANSACTIONAL_MASK

@@ -96,7 +96,7 @@ def decision_batch(decision: Decision, standing: Iterable[int] = ()) -> Batch:
     records = [Record(0, now_ms, decision.key, decision.value(now_ms))]
     for place, batch in enumerate(superfluous(decision.batch, standing), 1):
         records.append(Record(place, now_ms, decision_key(decision.query, batch), None))
-    return Batch(COMMITS, len(records), build_batch(records, leader_epoch=-1))
+    return Batch(COMMITS, len(records), build_batch(records, leader_epoch=-1, is_final=False))
 
 
 def superfluous(batch: int, standing: Iterable[int]) -> list[int]:
@@ -108,7 +108,7 @@ def superfluous(batch: int, standing: Iterable[int]) -> list[int]:
 def tombstone_batch(query: str, batch: int) -> Batch:
     now_ms = time.time_ns() // 1_000_000
     record = Record(0, now_ms, decision_key(query, batch), None)
-    return Batch(COMMITS, 1, build_batch([record], leader_epoch=-1))
+    return Batch(COMMITS, 1, build_batch([record], leader_epoch=-1, is_final=False))
 
 
 def standing_decisions(cluster: Cluster, query: str, patience_ms: int) -> frozenset[int]:

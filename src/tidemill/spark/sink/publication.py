@@ -22,7 +22,7 @@ from collections import Counter
 from collections.abc import Iterator
 
 from tidemill.model.errors import TidemillError
-from tidemill.spark.client.cluster import BrokerError, Cluster, TopicPartition
+from tidemill.spark.client.cluster import BrokerError, Cluster, TopicPartition, kept_cluster
 from tidemill.spark.errors import BrokerUnavailable
 from tidemill.spark.sink.decisions import Decision, decision_batch, standing_decisions, tombstone_batch
 from tidemill.spark.sink.publisher import Delivery, Publisher
@@ -64,7 +64,7 @@ def publish(settings: SinkSettings, query: str, batch: int, staged: list[Staged]
     if not any(each.counts for each in staged):
         return False
     deadline: float | None = None
-    with Cluster(settings.client) as cluster:
+    with kept_cluster(settings.client) as cluster:
         publication = _Publication(cluster, settings, query, batch, staged)
         while True:
             try:
@@ -76,6 +76,7 @@ def publish(settings: SinkSettings, query: str, batch: int, staged: list[Staged]
                 deadline = deadline or now + settings.delivery_timeout_ms / 1000
                 if not is_passing or now > deadline:
                     raise
+            cluster.close()  # what the attempt still had under way must not be answered to the next
             cluster.forget_leaders()
             time.sleep(_PAUSE_SECONDS)
         publication.clean()
@@ -84,7 +85,7 @@ def publish(settings: SinkSettings, query: str, batch: int, staged: list[Staged]
 
 def forget_run(settings: SinkSettings, query: str, batch: int) -> None:
     """Remove the decision of a write that nobody can repeat."""
-    with Cluster(settings.client) as cluster, contextlib.suppress(BrokerUnavailable, BrokerError):
+    with contextlib.suppress(BrokerUnavailable, BrokerError), kept_cluster(settings.client) as cluster:
         transaction = _transaction(cluster, settings, query)
         transaction.begin()
         transaction.add([COMMITS])

@@ -31,7 +31,15 @@ from tidemill.spark.sink.publisher import Delivery, Publisher
 from tidemill.spark.sink.settings import SinkSettings
 from tidemill.spark.sink.topics import SinkTopics, staging_topic
 from tidemill.spark.sink.transaction import idempotent_producer
-from tidemill.wire.batch import HEADER_SIZE, Record, build_batch, iterate_headers, iterate_records
+from tidemill.wire.batch import (
+    HEADER_SIZE,
+    Buffer,
+    Record,
+    build_batch,
+    iterate_headers,
+    iterate_records,
+    read_header,
+)
 
 _FETCH_BYTES = 8 << 20
 
@@ -98,8 +106,9 @@ class Stage:
             ("topic", topic.encode()), ("partition", b"%d" % partition), ("count", b"%d" % batch.record_count)
         )  # fmt: skip
         key = f"{self._name}/{self._task.number}/{self._task.attempt}".encode()
-        record = Record(0, time.time_ns() // 1_000_000, key, bytes(batch.data), headers)
-        return Batch(self._where, 1, build_batch([record], leader_epoch=-1))
+        now_ms = time.time_ns() // 1_000_000
+        record = Record(0, now_ms, key, batch.data, headers)  # type: ignore[arg-type]  # a copy less
+        return Batch(self._where, 1, build_batch([record], leader_epoch=-1, is_final=False))
 
     def close(self) -> Staged:
         """Wait until the cluster has everything that does not travel inline."""
@@ -152,12 +161,14 @@ def _read_partition(cluster: Cluster, where: TopicPartition, wanted: set[int]) -
         )
 
 
-def _unwrapped(data: bytes, where: TopicPartition) -> Batch:
+def _unwrapped(data: Buffer, where: TopicPartition) -> Batch:
+    """The checksum of the record covers the batch in it, which gets its own when it is stamped."""
     header = verify(data)
     (record,) = iterate_records(header, memoryview(data)[HEADER_SIZE:])
     described = dict(record.headers)
     topic, partition, count = described["topic"], described["partition"], described["count"]
     if record.value is None or topic is None or partition is None or count is None:
         raise MalformedMessage(f"a record of {where} at offset {record.offset} is no staged batch")
-    verify(record.value)
+    if read_header(record.value).size != len(record.value):
+        raise MalformedMessage(f"a record of {where} at offset {record.offset} holds half a batch")
     return Batch(TopicPartition(topic.decode(), int(partition)), int(count), bytearray(record.value))

@@ -14,7 +14,7 @@ from typing import NamedTuple
 import pyarrow as pa
 
 from tidemill.model.errors import TidemillError
-from tidemill.spark.client.cluster import Cluster
+from tidemill.spark.client.cluster import kept_cluster
 from tidemill.spark.sink.batching import Accumulator, Batch
 from tidemill.spark.sink.publisher import Delivery, Publisher
 from tidemill.spark.sink.routing import Router
@@ -61,7 +61,7 @@ def write_task(settings: SinkSettings, rows: Iterable[pa.RecordBatch], name: str
     """Make batches of the rows and stage them under this name."""
     batch_id = facts.batch or 0
     reached(name, batch_id, Step.WRITING)
-    with Cluster(settings.client) as cluster:
+    with kept_cluster(settings.client) as cluster:
         topics = SinkTopics(cluster, settings.delivery_timeout_ms)
         stage = Stage(cluster, topics, settings, name, facts.task)
         _encode(settings, topics, rows, facts.task, stage.add)
@@ -73,7 +73,7 @@ def write_task(settings: SinkSettings, rows: Iterable[pa.RecordBatch], name: str
 def deliver_task(settings: SinkSettings, rows: Iterable[pa.RecordBatch], facts: TaskFacts) -> None:
     """Send the rows to their partitions at once."""
     patience_ms = settings.delivery_timeout_ms
-    with Cluster(settings.client) as cluster:
+    with kept_cluster(settings.client) as cluster:
         topics = SinkTopics(cluster, patience_ms)
         producer = idempotent_producer(cluster, patience_ms)
         publisher = Publisher(cluster, producer, Delivery(settings.acks, None, patience_ms))

@@ -13,7 +13,7 @@ checked against its CRC-32C, and then:
         aborted  [(7, 0)]                   ->       records 5..9 and 11..15
 
 What is left is a `Payload`: where the records lie in which buffer, and the header that completes them.
-Records of an uncompressed batch stay where they are.
+Records of an uncompressed batch stay where they are, others are unpacked into a `Room`.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from typing import NamedTuple
 
 from tidemill.model.errors import MalformedMessage
 from tidemill.spark.source.offsets import OffsetRange
+from tidemill.spark.source.room import Room
 from tidemill.wire.batch import (
     HEADER_SIZE,
     LOG_OVERHEAD,
@@ -34,10 +35,11 @@ from tidemill.wire.batch import (
     read_header,
     read_varint,
 )
-from tidemill.wire.compression import NONE, decompress
+from tidemill.wire.compression import NONE
 
-LARGEST_BATCH_BYTES = 1 << 30
 _ABORT_MARKER = 0
+_PLACE = struct.Struct(">qi11xi")
+"""Of a header what a walk over batches needs: base offset, length, last offset delta."""
 
 
 class Payload(NamedTuple):
@@ -92,20 +94,26 @@ def _marker(data: Buffer, position: int) -> int:
     return int(kind)
 
 
-def next_offset(data: Buffer, default: int) -> int:
-    """The offset behind the last whole batch, from headers alone; `default` when there is none."""
-    position, size, found = 0, len(data), default
-    while position + HEADER_SIZE <= size:
-        header = read_header(data, position)
-        if header.batch_length < HEADER_SIZE - LOG_OVERHEAD or position + header.size > size:
+class WholeBatches(NamedTuple):
+    size: int
+    next_offset: int
+
+
+def whole_batches(data: Buffer, start: int) -> WholeBatches:
+    """How many bytes are whole batches, and the offset behind them, from headers alone; `start` when there are none."""
+    position, following = 0, start
+    last = len(data) - HEADER_SIZE
+    while position <= last:
+        base_offset, length, last_delta = _PLACE.unpack_from(data, position)
+        end = position + LOG_OVERHEAD + length
+        if length < HEADER_SIZE - LOG_OVERHEAD or end > len(data):
             break
-        found = header.last_offset + 1
-        position += header.size
-    return found
+        position, following = end, base_offset + last_delta + 1
+    return WholeBatches(position, following)
 
 
 def visible_batches(
-    data: Buffer, wanted: OffsetRange, aborted: AbortedTransactions | None
+    data: Buffer, wanted: OffsetRange, aborted: AbortedTransactions | None, room: Room
 ) -> Iterator[Payload]:
     """The batches of `data` that hold records of the range, checked and decompressed."""
     position, size = 0, len(data)
@@ -121,7 +129,7 @@ def visible_batches(
             _check(data, position, header, wanted)
             is_hidden = aborted is not None and aborted.hides(header, data, position)
             if not is_hidden and not header.is_control and header.record_count:
-                yield _payload(data, position, header, wanted.start)
+                yield _payload(data, position, header, wanted.start, room)
         position += header.size
 
 
@@ -134,9 +142,8 @@ def _check(data: Buffer, position: int, header: BatchHeader, wanted: OffsetRange
         )
 
 
-def _payload(data: Buffer, position: int, header: BatchHeader, first: int) -> Payload:
+def _payload(data: Buffer, position: int, header: BatchHeader, first: int, room: Room) -> Payload:
     start, end = position + HEADER_SIZE, position + header.size
     if header.compression == NONE:
         return Payload(header, data, start, end, first)
-    records = decompress(header.compression, memoryview(data)[start:end], LARGEST_BATCH_BYTES)
-    return Payload(header, records, 0, len(records), first)
+    return Payload(header, *room.unpack(header.compression, memoryview(data)[start:end]), first)

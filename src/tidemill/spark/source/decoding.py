@@ -38,8 +38,9 @@ LARGEST_MILLISECONDS = ((1 << 63) - 1) // 1000
 class Decoder:
     """Turns the payloads of one range into Arrow batches with the wanted columns."""
 
-    def __init__(self, wanted: OffsetRange, schema: pa.Schema) -> None:
+    def __init__(self, wanted: OffsetRange, schema: pa.Schema, expected: int = 0) -> None:
         self._wanted = wanted
+        self._expected = max(expected, wanted.size)
         self._schema = schema
         self._builders: dict[str, Callable[[_Portion], pa.Array]] = {
             "key": lambda portion: portion.binary(portion.fields.key_starts, portion.fields.key_lengths),
@@ -57,10 +58,17 @@ class Decoder:
         }
 
     def decode(self, payloads: Iterable[Payload]) -> Iterator[pa.RecordBatch]:
-        """Arrow batches of these payloads; what is left over at the end makes a smaller one."""
+        """Arrow batches of these payloads; what is left over at the end makes a smaller one.
+
+        Where a buffer ends, at the end of a fetch say, half a portion is enough: it need not be joined with the next.
+        """
         waiting: list[Payload] = []
         rows = size = 0
         for payload in payloads:
+            is_elsewhere = waiting and payload.data is not waiting[-1].data
+            if is_elsewhere and (rows >= ROWS // 2 or size >= PORTION_BYTES // 2):
+                yield from self._convert(waiting)
+                waiting, rows, size = [], 0, 0
             waiting.append(payload)
             rows += payload.header.record_count
             size += payload.end - payload.start
@@ -71,7 +79,7 @@ class Decoder:
             yield from self._convert(waiting)
 
     def _convert(self, payloads: list[Payload]) -> Iterator[pa.RecordBatch]:
-        portion = _Portion(payloads, self._wanted)
+        portion = _Portion(payloads, self._wanted, self._expected)
         if portion.rows:
             arrays = [self._builders[name](portion) for name in self._schema.names]
             yield pa.RecordBatch.from_arrays(arrays, schema=self._schema)
@@ -80,7 +88,7 @@ class Decoder:
 class _Portion:
     """Some batches in one buffer, and the fields of those of their records that are wanted."""
 
-    def __init__(self, payloads: list[Payload], wanted: OffsetRange) -> None:
+    def __init__(self, payloads: list[Payload], wanted: OffsetRange, expected: int) -> None:
         self.buffer, starts = _one_buffer(payloads)
         self.bytes: Bytes = np.frombuffer(self.buffer, np.uint8)
         headers = [payload.header for payload in payloads]
@@ -90,7 +98,7 @@ class _Portion:
             starts, ends, counts, _numbers(header.base_offset for header in headers),
             _numbers(header.base_timestamp for header in headers),
         )  # fmt: skip
-        self.fields = scan(self.bytes, pieces, wanted.size)
+        self.fields = scan(self.bytes, pieces, expected)
         types = np.array([header.is_log_append_time for header in headers], np.int32)
         self.timestamp_types = np.repeat(types, counts)
         if types.any():
@@ -112,14 +120,14 @@ class _Portion:
     def binary(self, starts: Numbers, lengths: Numbers, kind: pa.DataType | None = None) -> pa.Array:
         """Dense copies of these stretches of the buffer, null where the length is negative."""
         count = starts.size
-        if not count:
-            return pa.array([], kind or pa.binary())
+        is_null = lengths < 0
+        if is_null.all():
+            return pa.nulls(count, kind or pa.binary())
         bounds = np.empty(2 * count, np.int32)
         bounds[0::2] = starts
         bounds[1::2] = starts + np.maximum(lengths, 0)
         buffers = [None, pa.py_buffer(bounds), pa.py_buffer(self.buffer)]
         every_other = pa.Array.from_buffers(kind or pa.binary(), 2 * count - 1, buffers)
-        is_null = lengths < 0
         chosen = np.arange(0, 2 * count, 2, dtype=np.int32)
         return every_other.take(pa.array(chosen, mask=is_null if is_null.any() else None))
 

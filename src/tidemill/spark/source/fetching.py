@@ -32,9 +32,10 @@ from tidemill.model.errors import ErrorCode, MalformedMessage
 from tidemill.spark.client.cluster import EARLIEST, PASSING, BrokerError, Cluster, only_partition
 from tidemill.spark.client.connection import Connection
 from tidemill.spark.errors import BrokerUnavailable, DataLoss
-from tidemill.spark.source.batches import next_offset
+from tidemill.spark.source.batches import whole_batches
 from tidemill.spark.source.offsets import OffsetRange
 from tidemill.spark.source.settings import SourceSettings
+from tidemill.wire.batch import Buffer
 from tidemill.wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic, PartitionData
 
 logger = logging.getLogger(__name__)
@@ -49,7 +50,7 @@ _GONE = (ErrorCode.OFFSET_OUT_OF_RANGE, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, Er
 class Fetched(NamedTuple):
     """Bytes that begin with a whole batch, and the aborted transactions that touch them (first offset, producer)."""
 
-    records: bytes
+    records: Buffer
     aborted: list[tuple[int, int]]
     start: int
     """What was asked for: the first batch may begin before it, with records that are gone or were delivered."""
@@ -99,8 +100,8 @@ class _Fetcher:
             answer = self._fetch(deadline)
             if answer is None:
                 continue
-            records = answer.records or b""
-            self.position = next_offset(records, before)
+            records: Buffer = answer.records or b""
+            self.position = whole_batches(records, before).next_offset
             if self.position > before:
                 self._record_bytes = max(len(records) / (self.position - before), 1.0)
                 aborted = [

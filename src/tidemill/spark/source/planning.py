@@ -31,15 +31,23 @@ from tidemill.spark.source.settings import Limit, SourceSettings
 
 logger = logging.getLogger(__name__)
 
+SHARING_PROCESSES = 4
+"""The records of a query are taken to be divided among so many processes, or as many as there are tasks: how many there
+really are, only Spark's scheduler knows."""
+
 
 class ReadTask(InputPartition):
-    """One range for one task, with the leader's address so that the task need not ask for it."""
+    """One range for one task, with the leader's address so that the task need not ask for it.
 
-    def __init__(self, offsets: OffsetRange, leader: str, topic_id: bytes = b"") -> None:
+    `expected` is how many records the process that runs it will probably read for this query, in all its tasks.
+    """
+
+    def __init__(self, offsets: OffsetRange, leader: str, topic_id: bytes = b"", expected: int = 0) -> None:
         super().__init__(f"{offsets.where} {offsets.start}..{offsets.end}")
         self.offsets = offsets
         self.leader = leader
         self.topic_id = topic_id
+        self.expected = max(expected, offsets.size)
 
 
 class Planner:
@@ -199,7 +207,10 @@ class Planner:
         ids: dict[str, bytes] = {}
         if self.settings.segment_directories and cut:
             ids = self.cluster.topic_ids(sorted({each.where.topic for each in cut}))
-        return [ReadTask(each, self._leader(each.where), ids.get(each.where.topic, b"")) for each in cut]
+        expected = sum(each.size for each in cut) // max(1, min(len(cut), SHARING_PROCESSES))
+        return [
+            ReadTask(each, self._leader(each.where), ids.get(each.where.topic, b""), expected) for each in cut
+        ]
 
     def _leader(self, where: TopicPartition) -> str:
         return self.cluster.retrying(lambda: self.cluster.leader(where))

@@ -18,6 +18,7 @@ from tidemill.spark.source.decoding import Decoder
 from tidemill.spark.source.fetching import Fetched, fetch_range
 from tidemill.spark.source.offsets import OffsetRange
 from tidemill.spark.source.planning import ReadTask
+from tidemill.spark.source.room import Room
 from tidemill.spark.source.segments import read_segments
 from tidemill.spark.source.settings import SourceSettings
 
@@ -32,7 +33,7 @@ def read_task(task: ReadTask, schema: StructType, settings: SourceSettings) -> I
     """The records of one task."""
     cluster = _clusters.setdefault(settings.client, Cluster(settings.client))
     cluster.assume_leader(task.offsets.where, task.leader)
-    decoder = Decoder(task.offsets, to_arrow_schema(schema, timezone="UTC"))
+    decoder = Decoder(task.offsets, to_arrow_schema(schema, timezone="UTC"), task.expected)
     return decoder.decode(
         _payloads(_portions(task, cluster, settings), task.offsets, settings.reads_committed)
     )
@@ -48,7 +49,8 @@ def _portions(task: ReadTask, cluster: Cluster, settings: SourceSettings) -> Ite
 
 def _payloads(portions: Iterator[Fetched], wanted: OffsetRange, committed: bool) -> Iterator[Payload]:
     aborted = AbortedTransactions() if committed else None
+    room = Room()
     for portion in portions:
         if aborted is not None:
             aborted.add(portion.aborted)
-        yield from visible_batches(portion.records, wanted._replace(start=portion.start), aborted)
+        yield from visible_batches(portion.records, wanted._replace(start=portion.start), aborted, room)

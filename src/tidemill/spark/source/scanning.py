@@ -6,8 +6,8 @@
 A record's place depends on the length of the one before it, so somebody has to walk. Python walks over the
 lengths alone, and numpy reads the fields of all records at once. Numba, where it is installed, compiles the
 whole walk into one loop, which makes decoding four times as fast. It takes half a second to be imported, so it
-is only fetched when there is enough to read to pay for it: a large task, or a process that has read as many
-records in small portions.
+is only fetched when there is enough to read to pay for it: a large query, or a process that has read as many
+records in small portions. A numba that cannot be imported, or not run, is worth a warning and nothing more.
 
 Both answer the same `Fields`, which tests compare; both refuse records that do not fit into their batch.
 """
@@ -15,6 +15,7 @@ Both answer the same `Fields`, which tests compare; both refuse records that do 
 from __future__ import annotations
 
 import importlib.util
+import logging
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -25,6 +26,8 @@ from tidemill.model.errors import MalformedMessage
 
 Bytes = NDArray[np.uint8]
 Numbers = NDArray[np.int64]
+
+logger = logging.getLogger(__name__)
 
 WORTH_COMPILING = 400_000
 """Records from which on the compiled scanner is faster, its import included."""
@@ -68,7 +71,7 @@ class _Progress:
 
 
 def scan(buffer: Bytes, pieces: Pieces, expected: int = 0) -> Fields:
-    """The fields of all records; `expected` is how many the task will come to in all."""
+    """The fields of all records; `expected` is how many this process will probably come to in all."""
     _Progress.scanned += int(pieces.counts.sum())
     if _Progress.compiled is None and max(_Progress.scanned, expected) >= WORTH_COMPILING:
         _Progress.compiled = _load_compiled()
@@ -76,10 +79,17 @@ def scan(buffer: Bytes, pieces: Pieces, expected: int = 0) -> Fields:
 
 
 def _load_compiled() -> Scanner:
+    """The compiled scanner, tried once; numpy's when there is none or this machine cannot run it."""
     if not _Progress.is_compiler_there:
         return scan_by_numpy
-    from tidemill.spark.source.compiled_scanning import scan_compiled
+    nothing = np.zeros(0, np.int64)
+    try:
+        from tidemill.spark.source.compiled_scanning import scan_compiled
 
+        scan_compiled(np.zeros(0, np.uint8), Pieces(nothing, nothing, nothing, nothing, nothing))
+    except Exception as error:  # whatever is wrong with a compiler, records can be read without it
+        logger.warning("numba does not work here, records are scanned more slowly: %s", error)
+        return scan_by_numpy
     return scan_compiled
 
 

@@ -39,7 +39,7 @@ from typing import NamedTuple
 import numpy as np
 
 from tidemill.spark.errors import BadOption
-from tidemill.spark.source.batches import next_offset
+from tidemill.spark.source.batches import whole_batches
 from tidemill.spark.source.fetching import Fetched
 from tidemill.spark.source.offsets import OffsetRange
 from tidemill.spark.source.planning import ReadTask
@@ -77,9 +77,9 @@ def read_segments(
         if reached >= wanted.end or segment.base_offset > max(reached, wanted.start):
             break
         try:
-            for records in _chunks(segment, reached, wanted.end):
+            for records, following in _chunks(segment, reached, wanted.end):
                 yield Fetched(records, aborted, reached)
-                reached = next_offset(records, reached)
+                reached = following
         except FileNotFoundError:
             break
         reached = max(reached, segment.end_offset)
@@ -133,8 +133,9 @@ def aborted_transactions(folder: Path, wanted: OffsetRange) -> list[tuple[int, i
     return found
 
 
-def _chunks(segment: Segment, start: int, end: int) -> Iterator[bytes]:
-    """The bytes of a segment from the batch with `start` on, some megabytes at a time, whole batches only.
+def _chunks(segment: Segment, start: int, end: int) -> Iterator[tuple[memoryview, int]]:
+    """The bytes of a segment from the batch with `start` on, some megabytes at a time, whole batches only, and the
+    offset behind them.
 
     FileNotFoundError when the files do not fit together: see above.
     """
@@ -149,11 +150,11 @@ def _chunks(segment: Segment, start: int, end: int) -> Iterator[bytes]:
                 return
             if first_size > len(data):
                 data = os.pread(file.fileno(), first_size, position)
-            whole = whole_batches(data)
-            if not whole:
+            whole = whole_batches(data, start)
+            if not whole.size:
                 raise _replaced(segment)
-            yield data if whole == len(data) else data[:whole]
-            position += whole
+            yield memoryview(data)[: whole.size], whole.next_offset
+            position += whole.size
 
 
 def _check_found(segment: Segment, file: int, position: int, start: int) -> None:
@@ -174,17 +175,6 @@ def _prefix(segment: Segment, data: bytes) -> tuple[int, int]:
 
 def _replaced(segment: Segment) -> FileNotFoundError:
     return FileNotFoundError(f"{segment.path} was replaced while it was read")
-
-
-def whole_batches(data: bytes) -> int:
-    """How many bytes are whole batches."""
-    position = 0
-    while position + _PREFIX_BYTES <= len(data):
-        size = read_prefix(data, position)[1]
-        if size <= _PREFIX_BYTES or position + size > len(data):
-            break
-        position += size
-    return position
 
 
 def index_position(segment: Segment, offset: int) -> int:
