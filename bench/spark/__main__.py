@@ -4,7 +4,7 @@ One broker (Tidemill), one Spark driver for all contestants (see `driver.py`), o
 
     the bars     reads of 1 KB and 100 B, the micro-batch, the sink: five rounds, medians, spreads and verdicts
     the matrix   {100 B, 1 KB, 10 KB} x {none, lz4, zstd} x {all columns, value and offset} x {noop, Parquet, Delta},
-                 batch and stream: fewer rows and two rounds (there and back), a map, not a verdict
+                 batch and stream: fewer rows and one round (`--matrix-rounds` for more), a map, not a verdict
 
 Checksums are verified by both sides, and every contestant must have read all rows. Results go to
 `bench/results/<date>-spark.{json,md}`.
@@ -38,12 +38,11 @@ SIZES = (100, 1000, 10_000)
 CODECS = ("none", "lz4", "zstd")
 COLUMNS = ("all", "narrow")
 SINKS = ("noop", "parquet", "delta")
-ROWS = {100: 2_000_000, 1000: 400_000, 10_000: 40_000}
+ROWS = {100: 6_000_000, 1000: 800_000, 10_000: 80_000}  # less is over before it has begun
 MATRIX_ROWS = {100: 400_000, 1000: 100_000, 10_000: 15_000}
-MATRIX_ROUNDS = 2
 SEGMENT_BYTES = 32 << 20  # so that most of a topic lies in closed segments
 MICRO_BATCHES, MICRO_BATCH_ROWS = 25, 1000
-SINK_ROWS = 300_000
+SINK_ROWS = 600_000
 READERS = ("official", "tuned", "tidemill", "segments")
 WIRE_READERS = ("official", "tuned", "tidemill")
 SINK_CONTESTANTS = {
@@ -216,7 +215,7 @@ class Measurement:
 
     # -- the matrix -----------------------------------------------------------------------------------
 
-    def measure_matrix(self) -> None:
+    def measure_matrix(self, rounds: int) -> None:
         for size in SIZES:
             for codec in CODECS:
                 topic = f"matrix-{size}-{codec}"
@@ -224,14 +223,15 @@ class Measurement:
                 for contestant in WIRE_READERS:
                     self.read(contestant, topic, rows, job="count")
                 for columns in COLUMNS:
-                    self._measure_cells(topic, rows, f"{size} B, {codec}, {columns} columns", columns)
+                    title = f"{size} B, {codec}, {columns} columns"
+                    self._measure_cells(topic, rows, title, columns, rounds)
                 self.delete_topic(topic)
 
-    def _measure_cells(self, topic: str, rows: int, title: str, columns: str) -> None:
+    def _measure_cells(self, topic: str, rows: int, title: str, columns: str, rounds: int) -> None:
         for job, how in (("read", "batch"), ("stream", "stream")):
             for sink in SINKS:
                 cell = f"{title}, {how} to {sink}"
-                for contestant in self.turns(cell, WIRE_READERS, MATRIX_ROUNDS):
+                for contestant in self.turns(cell, WIRE_READERS, rounds):
                     speed = self.read(contestant, topic, rows, job=job, columns=columns, sink=sink)
                     self.record(cell, contestant, speed)
 
@@ -252,7 +252,8 @@ def verdicts(samples: Samples) -> list[tuple[Bar, float, bool]]:
 def as_markdown(samples: Samples, about: dict[str, Any]) -> str:
     lines = [
         f"Measured on {about['date']} with `{about['command']}` on {machine()['description']},",
-        f"pyspark {SPARK_VERSION}; medians of {about['rounds']} interleaved rounds, {MATRIX_ROUNDS} for the matrix,",
+        f"pyspark {SPARK_VERSION}; medians of {about['rounds']} interleaved rounds "
+        f"({about['matrix_rounds']} in the matrix),",
         "the spread of the ratio in brackets.",
         *([] if about["scale"] == 1 else ["", "**A trial with small sizes; not to be quoted.**"]),
         "",
@@ -284,6 +285,7 @@ def _row(metric: str, measured: dict[str, list[float]], contestants: list[str]) 
 def parse(arguments: list[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m bench.spark", description="W12: Spark's two connectors.")
     parser.add_argument("--rounds", type=int, default=5, help="turns of each contestant for the bars")
+    parser.add_argument("--matrix-rounds", type=int, default=1, help="turns of each contestant in the matrix")
     parser.add_argument("--bars-only", action="store_true", help="leave the matrix out")
     parser.add_argument("--quick", action="store_true", help="small sizes: a trial, not a measurement")
     return parser.parse_args(arguments)
@@ -297,11 +299,12 @@ def main() -> int:
         measurement = Measurement(peer, spark, chosen.rounds, scale, console)
         measurement.measure_bars()
         if not chosen.bars_only:
-            measurement.measure_matrix()
+            measurement.measure_matrix(chosen.matrix_rounds)
     about = {
         "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
         "command": " ".join(["python -m bench.spark", *sys.argv[1:]]),
         "rounds": chosen.rounds,
+        "matrix_rounds": chosen.matrix_rounds,
         "scale": scale,
         "pyspark": SPARK_VERSION,
     }

@@ -1,7 +1,7 @@
-"""The source and Spark's own Kafka connector, side by side, on Tidemill and on Apache Kafka.
+"""Source and sink beside Spark's own Kafka connector, on Tidemill and on Apache Kafka, with pyspark 4.2.
 
 Both read the same topics of both brokers and must see the same rows; one checkpoint is continued by the other, in
-both directions.
+both directions; what either writes is what the other reads.
 """
 
 from __future__ import annotations
@@ -99,3 +99,23 @@ def test_one_checkpoint_is_continued_in_both_directions(
         given = options(peer, topic, startingOffsets="earliest")
         expected = sorted(str(number) for number in range(step * 10, step * 10 + 5) if number % 7 != 6)
         assert driver.copy(connector, given, str(tmp_path / "checkpoint")) == expected
+
+
+@pytest.mark.parametrize("how", ["batch", "stream"])
+@pytest.mark.parametrize("connector", [OURS, THEIRS])
+def test_both_connectors_write_the_same_rows(
+    driver: ConnectorDriver, peer: Cluster, tmp_path: Path, connector: str, how: str
+) -> None:
+    source, target = peer.topic(partitions=2), peer.topic(partitions=2)
+    produce(peer, source, range(100), partitions=2)
+    checkpoint = None if how == "batch" else str(tmp_path / "checkpoint")
+    sink = {"kafka.bootstrap.servers": peer.bootstrap, "topic": target}
+    driver.write(connector, sink, options(peer, source), checkpoint)
+    reader = THEIRS if connector == OURS else OURS
+    committed = {"kafka.isolation.level": "read_committed"}
+    written = driver.rows(reader, options(peer, target, **committed))
+    sent = driver.rows(OURS, options(peer, source))
+    shown = ("key", "value", "headers", "partition")
+    assert [[row[name] for name in shown] for row in written] == [
+        [row[name] for name in shown] for row in sent
+    ]

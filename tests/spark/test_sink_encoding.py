@@ -11,13 +11,15 @@ from hypothesis import strategies as st
 from tidemill.model.errors import MalformedMessage
 from tidemill.spark.client.cluster import TopicPartition
 from tidemill.spark.sink.batching import Accumulator, Batch, Producer, stamp_producer, verify
-from tidemill.spark.sink.encoding import Rows, encode_headers, encode_records
+from tidemill.spark.sink.compiled_encoding import encode_compiled
+from tidemill.spark.sink.encoding import ENCODER, Encoder, Rows, encode_by_numpy, encode_headers
 from tidemill.spark.sink.partitioning import murmur2, partitions_of_keys
 from tidemill.wire.batch import HEADER_SIZE, Record, encode_record, iterate_records, read_header
 from tidemill.wire.compression import CODEC_NAMES, decompress
 
 HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
 TARGET = TopicPartition("orders", 3)
+ENCODERS: list[Encoder] = [encode_by_numpy, encode_compiled]
 
 maybe_bytes = st.none() | st.binary(max_size=300)
 header_lists = st.none() | st.lists(
@@ -68,7 +70,17 @@ def test_records_equal_those_of_the_plain_writer(
     for number, (key, value, headers, timestamp) in enumerate(given_records):
         record = Record(first + number, timestamp, key, value, tuple(headers or ()))
         encode_record(expected, record, 0, base_timestamp_ms)
-    assert bytes(encode_records(rows, first, base_timestamp_ms)) == bytes(expected)
+    for encode in ENCODERS:
+        assert bytes(encode(rows, first, base_timestamp_ms)) == bytes(expected)
+        plain = rows._replace(keys=None, headers=None)
+        assert bytes(encode(plain, first, 0)) == bytes(encode_by_numpy(plain, first, 0))
+
+
+def test_enough_rows_are_worth_the_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ENCODER, "chosen", None)
+    monkeypatch.setattr(ENCODER, "_done", 0)
+    assert ENCODER.choose(399_999) is encode_by_numpy
+    assert ENCODER.choose(1) is encode_compiled
 
 
 def test_a_slice_of_a_column_of_headers_keeps_its_own() -> None:

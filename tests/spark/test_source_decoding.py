@@ -41,7 +41,7 @@ SCANNERS = {"numpy": scan_by_numpy, "compiled": scan_compiled}
 
 @pytest.fixture(params=SCANNERS)
 def scanner(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    monkeypatch.setattr(scanning._Progress, "compiled", SCANNERS[request.param])
+    monkeypatch.setattr(scanning.SCANNER, "chosen", SCANNERS[request.param])
     name: str = request.param
     return name
 
@@ -233,8 +233,8 @@ def test_without_a_working_numba_records_are_read_all_the_same(
     def fail(*_: Any) -> None:
         raise trouble("no such processor")
 
-    monkeypatch.setattr(scanning._Progress, "compiled", None)
-    monkeypatch.setattr(scanning, "WORTH_COMPILING", 0)
+    monkeypatch.setattr(scanning.SCANNER, "chosen", None)
+    monkeypatch.setattr("tidemill.spark.compiled.WORTH_COMPILING", 0)
     monkeypatch.setattr("tidemill.spark.source.compiled_scanning.scan_compiled", fail)
     wanted = OffsetRange(Where("t", 0), 0, 10)
     for _ in range(2):
@@ -247,7 +247,7 @@ def test_a_numba_that_cannot_be_imported_is_worth_a_warning(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setitem(sys.modules, "tidemill.spark.source.compiled_scanning", None)
-    assert scanning._load_compiled() is scan_by_numpy
+    assert scanning.SCANNER.load() is scan_by_numpy
     assert "numba does not work here" in caplog.text
 
 

@@ -3,6 +3,7 @@
     with ConnectorDriver() as driver:
         driver.rows("kafka", {"kafka.bootstrap.servers": ..., "subscribe": "t"})  # every row, as plain values
         driver.copy("tidemill", {...}, checkpoint)  # values a stream finds, to its end
+        driver.write("kafka", {...}, source, checkpoint)  # the rows of a topic into another, by batch or stream
 
 The driver is a process of the environment of `official_connector`, because Spark's own connector needs pyspark 4.2.0.
 Started as a program with the jars as its argument, this module is that process: each line of JSON in is a task, each
@@ -56,6 +57,11 @@ class ConnectorDriver:
         found: list[str] = self._ask(task)
         return found
 
+    def write(self, kind: str, options: Options, source: Options, checkpoint: str | None) -> None:
+        """Copy a topic, read by this project's source; with a checkpoint by a stream, else by a batch."""
+        task = {"task": "write", "format": kind, "options": options, "source": source}
+        self._ask({**task, "checkpoint": checkpoint})
+
     def _ask(self, task: dict[str, Any]) -> Any:
         assert self._process.stdin is not None
         assert self._process.stdout is not None
@@ -91,6 +97,22 @@ def _copy(spark: SparkSession, task: dict[str, Any]) -> list[Any]:
     return sorted(value for value in seen if value is not None)
 
 
+def _write(spark: SparkSession, task: dict[str, Any]) -> None:
+    options = {**task["source"], "includeHeaders": "true", "startingOffsets": "earliest"}
+    if task["checkpoint"] is None:
+        frame = spark.read.format("tidemill").options(**options).load()
+        _sent(frame).write.format(task["format"]).options(**task["options"]).mode("append").save()
+        return
+    frame = spark.readStream.format("tidemill").options(**options).load()
+    writer = _sent(frame).writeStream.format(task["format"]).options(**task["options"])
+    query = writer.option("checkpointLocation", task["checkpoint"]).trigger(availableNow=True).start()
+    query.awaitTermination()
+
+
+def _sent(frame: DataFrame) -> DataFrame:
+    return frame.select("key", "value", "headers", "partition")
+
+
 def _serve(jars: str, out: IO[str]) -> None:
     from pyspark.sql import SparkSession
 
@@ -100,7 +122,7 @@ def _serve(jars: str, out: IO[str]) -> None:
     builder = builder.config("spark.driver.host", "127.0.0.1").config("spark.sql.shuffle.partitions", "1")
     spark = builder.config("spark.sql.session.timeZone", "UTC").getOrCreate()
     spark.sparkContext.setLogLevel("ERROR")
-    tasks = {"rows": _rows, "copy": _copy}
+    tasks = {"rows": _rows, "copy": _copy, "write": _write}
     for line in sys.stdin:
         task = json.loads(line)
         try:

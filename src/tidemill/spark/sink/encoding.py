@@ -4,8 +4,10 @@ A record on the wire is a handful of varints around its key, its value and its h
 
     length | attributes | timestamp delta | offset delta | key length | key | value length | value | header count | …
 
-numpy computes all varints of a column at once, as a table of bytes one row per record, and keeps of each row as many
-bytes as that number needs. Arrow then joins the pieces, record by record, into one buffer: that buffer is the payload.
+Two ways lead there. numpy computes all varints of a column at once, as a table of bytes one row per record, and keeps
+of each row as many bytes as that number needs; Arrow then joins the pieces, record by record, into one buffer: that
+buffer is the payload. Numba compiles the same into one loop (`compiled_encoding`), once there is enough to write
+(`spark.compiled`).
 
     >>> rows = Rows(pa.array([b"k", None], pa.binary()), pa.array([b"one", b"two"]), None, np.array([5, 7]))
     >>> bytes(encode_records(rows, first_offset_delta=0, base_timestamp_ms=5))
@@ -16,12 +18,15 @@ Limits: the payload of one call stays below 2 GiB (Arrow's offsets have 32 bits)
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, NamedTuple, cast
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
+
+from tidemill.spark.compiled import Compiled
 
 Numbers = npt.NDArray[np.int64]
 
@@ -76,8 +81,26 @@ def estimated_sizes(rows: Rows) -> Numbers:
     return sizes
 
 
+Encoder = Callable[[Rows, int, int], memoryview]
+
+
 def encode_records(rows: Rows, first_offset_delta: int, base_timestamp_ms: int) -> memoryview:
     """The records of these rows, as they follow one another in a batch."""
+    return ENCODER.choose(len(rows))(rows, first_offset_delta, base_timestamp_ms)
+
+
+def _load_compiled() -> Encoder:
+    from tidemill.spark.sink.compiled_encoding import encode_compiled
+
+    one = pa.array([b""], pa.binary())
+    encode_compiled(Rows(one, one, None, np.zeros(1, np.int64)), 0, 0)
+    return encode_compiled
+
+
+# -- with numpy and Arrow ----------------------------------------------------------------------------------
+
+
+def encode_by_numpy(rows: Rows, first_offset_delta: int, base_timestamp_ms: int) -> memoryview:
     timestamp_deltas = _varints(rows.timestamps_ms - base_timestamp_ms)
     offset_deltas = _varints(np.arange(first_offset_delta, first_offset_delta + len(rows), dtype=np.int64))
     value_lengths = lengths_of(rows.values)
@@ -100,6 +123,9 @@ def encode_records(rows: Rows, first_offset_delta: int, base_timestamp_ms: int) 
     else:
         pieces = [_joined(head), rows.keys, _joined([value_prefix]), rows.values, tail]
     return _data_of(_join(pieces))
+
+
+ENCODER: Compiled[Encoder] = Compiled(encode_by_numpy, _load_compiled)
 
 
 def encode_headers(headers: pa.ListArray) -> pa.BinaryArray:

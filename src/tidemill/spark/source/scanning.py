@@ -5,17 +5,13 @@
 
 A record's place depends on the length of the one before it, so somebody has to walk. Python walks over the
 lengths alone, and numpy reads the fields of all records at once. Numba, where it is installed, compiles the
-whole walk into one loop, which makes decoding four times as fast. It takes half a second to be imported, so it
-is only fetched when there is enough to read to pay for it: a large query, or a process that has read as many
-records in small portions. A numba that cannot be imported, or not run, is worth a warning and nothing more.
+whole walk into one loop, which makes decoding four times as fast, once there is enough to read (`spark.compiled`).
 
 Both answer the same `Fields`, which tests compare; both refuse records that do not fit into their batch.
 """
 
 from __future__ import annotations
 
-import importlib.util
-import logging
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -23,14 +19,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tidemill.model.errors import MalformedMessage
+from tidemill.spark.compiled import Compiled
 
 Bytes = NDArray[np.uint8]
 Numbers = NDArray[np.int64]
-
-logger = logging.getLogger(__name__)
-
-WORTH_COMPILING = 400_000
-"""Records from which on the compiled scanner is faster, its import included."""
 
 
 class Pieces(NamedTuple):
@@ -62,34 +54,16 @@ class Fields(NamedTuple):
 Scanner = Callable[[Bytes, Pieces], Fields]
 
 
-class _Progress:
-    """How much this process has scanned, and the compiled scanner once it is there."""
-
-    scanned = 0
-    compiled: Scanner | None = None
-    is_compiler_there = importlib.util.find_spec("numba") is not None
-
-
 def scan(buffer: Bytes, pieces: Pieces, expected: int = 0) -> Fields:
     """The fields of all records; `expected` is how many this process will probably come to in all."""
-    _Progress.scanned += int(pieces.counts.sum())
-    if _Progress.compiled is None and max(_Progress.scanned, expected) >= WORTH_COMPILING:
-        _Progress.compiled = _load_compiled()
-    return (_Progress.compiled or scan_by_numpy)(buffer, pieces)
+    return SCANNER.choose(int(pieces.counts.sum()), expected)(buffer, pieces)
 
 
 def _load_compiled() -> Scanner:
-    """The compiled scanner, tried once; numpy's when there is none or this machine cannot run it."""
-    if not _Progress.is_compiler_there:
-        return scan_by_numpy
-    nothing = np.zeros(0, np.int64)
-    try:
-        from tidemill.spark.source.compiled_scanning import scan_compiled
+    from tidemill.spark.source.compiled_scanning import scan_compiled
 
-        scan_compiled(np.zeros(0, np.uint8), Pieces(nothing, nothing, nothing, nothing, nothing))
-    except Exception as error:  # whatever is wrong with a compiler, records can be read without it
-        logger.warning("numba does not work here, records are scanned more slowly: %s", error)
-        return scan_by_numpy
+    nothing = np.zeros(0, np.int64)
+    scan_compiled(np.zeros(0, np.uint8), Pieces(nothing, nothing, nothing, nothing, nothing))
     return scan_compiled
 
 
@@ -119,6 +93,9 @@ def scan_by_numpy(buffer: Bytes, pieces: Pieces) -> Fields:
     return Fields(
         offsets, timestamps, key_starts, key_lengths, value_starts, value_lengths, header_starts, ends
     )
+
+
+SCANNER: Compiled[Scanner] = Compiled(scan_by_numpy, _load_compiled)
 
 
 def _record_bounds(buffer: Bytes, pieces: Pieces) -> tuple[Numbers, Numbers]:
