@@ -72,7 +72,7 @@ def test_records_equal_those_of_the_plain_writer(
         encode_record(expected, record, 0, base_timestamp_ms)
     for encode in ENCODERS:
         assert bytes(encode(rows, first, base_timestamp_ms)) == bytes(expected)
-        plain = rows._replace(keys=None, headers=None)
+        plain = Rows(None, rows.values, None, rows.timestamps_ms)
         assert bytes(encode(plain, first, 0)) == bytes(encode_by_numpy(plain, first, 0))
 
 

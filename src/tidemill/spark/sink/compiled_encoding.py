@@ -34,7 +34,7 @@ class Column(NamedTuple):
 
 def _frozen(buffer: Any, kind: type) -> Any:
     """An array over a buffer that nobody writes to: always of one type, so that the loop is compiled once."""
-    array = np.frombuffer(buffer, kind)
+    array: Any = np.frombuffer(buffer, kind)
     array.flags.writeable = False
     return array
 
@@ -120,7 +120,7 @@ def encode_compiled(rows: Rows, first_offset_delta: int, base_timestamp_ms: int)
     size = sum(int(each.offsets[-1] - each.offsets[0]) for each in columns if each.offsets.size)
     out = np.empty(size + MOST_FRAME_BYTES * len(rows), np.uint8)
     end = _fill(out, np.int64(first_offset_delta), rows.timestamps_ms - base_timestamp_ms, *columns)
-    return memoryview(out)[:end]
+    return out.data[:end]
 
 
 def _column(array: pa.BinaryArray | None) -> Column:
