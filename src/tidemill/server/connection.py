@@ -44,6 +44,10 @@ MAX_BYTES_PER_TURN = 4 * 1024 * 1024
 READS_PER_DRAIN = 64
 """A peer that sends without end must not hold up the others while the broker stops."""
 
+LARGE_ANSWER_BYTES = 4 * 1024 * 1024
+"""Who is answered with so much at a time reads a backlog, and gets the wide send buffer: when its socket runs dry, the
+loop may be busy with others."""
+
 JOINED_BYTES = 32 * 1024
 """Up to here a response with slices of files is copied together: cheaper than a system call for each piece."""
 
@@ -146,6 +150,8 @@ class Connection:
         self._is_draining = False
         self._has_all_input = False
         """While draining: everything that had arrived was taken."""
+        self.wide_buffer_bytes = 0
+        """The send buffer for large answers; 0 where there is none, or it is set already."""
         self.is_closed = False
         self.at_end: dict[Hashable, Callable[[], object]] = {}
         """What depends on this connection and ends with it."""
@@ -356,7 +362,7 @@ class Connection:
         while slots and slots[0].is_ready:
             response = slots.popleft().response
             if len(response) > 1:
-                response = self._join_if_small(response)
+                response = self._fit(response)
             output.extend(response)
             for piece in response:
                 if not isinstance(piece, FileSlice):
@@ -364,10 +370,13 @@ class Connection:
         if output and not self._is_writing:
             self._send()
 
-    def _join_if_small(self, response: Response) -> Response:
+    def _fit(self, response: Response) -> Response:
         """One piece of a response whose records are few: one system call, and the client wakes up once."""
         size = sum(map(piece_size, response))
         if size > JOINED_BYTES:
+            if self.wide_buffer_bytes and size > LARGE_ANSWER_BYTES:
+                self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, self.wide_buffer_bytes)
+                self.wide_buffer_bytes = 0
             return response
         try:
             joined = b"".join([_bytes_of(piece) for piece in response])

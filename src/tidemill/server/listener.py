@@ -23,6 +23,8 @@ FRAME_PATIENCE_S = 8.0
 MINIMUM_BYTES_PER_S = 1024
 SWEEP_INTERVAL_S = 1.0
 ACCEPTS_PER_TURN = 64
+WIDER = 2
+"""How many times the send buffer those get who read a backlog."""
 COMPLAINTS_PER_SWEEP = 5
 """Malformed requests that get a line of their own; a flood of them must not fill the disk with logs."""
 BUFFER_REST_S = 10.0
@@ -121,6 +123,7 @@ class Listener:
         connection = Connection(
             self._loop, sock, self._handle, limits.max_frame_bytes, self._forget, self._note_malformed
         )
+        connection.wide_buffer_bytes = WIDER * max(0, limits.send_buffer_bytes)
         self._addresses[connection] = address
         self._per_address[address] += 1
         connection.start()
