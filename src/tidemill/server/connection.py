@@ -71,7 +71,7 @@ def _go_on(coroutine: Coroutine[Any, Any, None], waited_for: Any) -> Generator[A
                 sent = yield waited_for
             except BaseException as error:
                 waited_for = (
-                    None  # it holds the error, and the error this frame: they would wait for the collector
+                    None  # it holds the error, and the error this frame: only the collector would free them
                 )
                 waited_for = coroutine.throw(error)
             else:
@@ -217,18 +217,12 @@ class Connection:
         if self.is_closed:
             return
         if self._start == self._end and not self._slots and not self._output and self._task is None:
-            self._rest()
-            return
-        self._is_held = self._must_wait()
+            self._is_held = False  # everything is answered: most clients wait for that before they ask again
+            self.frame_bytes = 0
+        else:
+            self._is_held = self._must_wait()
+            self._note_progress()
         self._make_room()
-        self._note_progress()
-
-    def _rest(self) -> None:
-        """Everything was answered, as most clients have it who wait before they ask again."""
-        self._is_held = False
-        self._start = self._end = self.frame_bytes = 0
-        if len(self._buffer) > KEPT_BUFFER:
-            self._replace_buffer(SMALL_READ)
 
     def _handle_frame(self, frame: memoryview) -> None:
         self.request_count += 1
@@ -371,7 +365,10 @@ class Connection:
             self._send()
 
     def _fit(self, response: Response) -> Response:
-        """One piece of a response whose records are few: one system call, and the client wakes up once."""
+        """One piece of a response whose records are few: one system call, and the client wakes up once.
+
+        One that is large gets the send buffer for it.
+        """
         size = sum(map(piece_size, response))
         if size > JOINED_BYTES:
             if self.wide_buffer_bytes and size > LARGE_ANSWER_BYTES:
