@@ -46,6 +46,19 @@ def records_in(batch: Batch) -> list[Record]:
     return list(iterate_records(header, payload))
 
 
+def doubled_and_reversed(rows: Rows) -> Rows:
+    """The same rows, chosen by their places from longer columns."""
+    column = pa.concat_arrays
+    backwards = np.arange(len(rows))[::-1]
+    twice = Rows(
+        None if rows.keys is None else column([rows.keys.take(pa.array(backwards)), rows.keys]),
+        column([rows.values.take(pa.array(backwards)), rows.values]),
+        None if rows.headers is None else column([rows.headers.take(pa.array(backwards)), rows.headers]),
+        np.concatenate([rows.times_ms[backwards], rows.times_ms]),
+    )
+    return twice.take(np.concatenate([backwards, backwards])).slice(0, len(rows))
+
+
 @given(st.lists(records, min_size=1, max_size=30), st.integers(0, 10**6), st.integers(0, 2))
 @settings(max_examples=150, deadline=None)
 def test_records_equal_those_of_the_plain_writer(
@@ -70,8 +83,10 @@ def test_records_equal_those_of_the_plain_writer(
     for number, (key, value, headers, timestamp) in enumerate(given_records):
         record = Record(first + number, timestamp, key, value, tuple(headers or ()))
         encode_record(expected, record, 0, base_timestamp_ms)
+    chosen = doubled_and_reversed(rows)
     for encode in ENCODERS:
         assert bytes(encode(rows, first, base_timestamp_ms)) == bytes(expected)
+        assert bytes(encode(chosen, first, base_timestamp_ms)) == bytes(expected)
         plain = Rows(None, rows.values, None, rows.timestamps_ms)
         assert bytes(encode(plain, first, 0)) == bytes(encode_by_numpy(plain, first, 0))
 
@@ -79,7 +94,7 @@ def test_records_equal_those_of_the_plain_writer(
 def test_enough_rows_are_worth_the_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ENCODER, "chosen", None)
     monkeypatch.setattr(ENCODER, "_done", 0)
-    assert ENCODER.choose(399_999) is encode_by_numpy
+    assert ENCODER.choose(99_999) is encode_by_numpy
     assert ENCODER.choose(1) is encode_compiled
 
 

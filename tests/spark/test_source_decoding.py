@@ -234,7 +234,7 @@ def test_without_a_working_numba_records_are_read_all_the_same(
         raise trouble("no such processor")
 
     monkeypatch.setattr(scanning.SCANNER, "chosen", None)
-    monkeypatch.setattr("tidemill.spark.compiled.WORTH_COMPILING", 0)
+    monkeypatch.setattr(scanning.SCANNER, "worth_compiling", 0)
     monkeypatch.setattr("tidemill.spark.source.compiled_scanning.scan_compiled", fail)
     wanted = OffsetRange(Where("t", 0), 0, 10)
     for _ in range(2):

@@ -1,6 +1,6 @@
 """A function in two forms: plain, with numpy, and compiled by numba once there is enough work for it.
 
-    SCANNER = Compiled(scan_by_numpy, load_scanner)
+    SCANNER = Compiled(scan_by_numpy, load_scanner, worth_compiling=400_000)
     SCANNER.choose(record_count, expected)(buffer, pieces)
 
 Numba takes half a second to be imported, so it is only fetched when that pays: for a large query, or in a process that
@@ -17,16 +17,15 @@ from typing import Any, Generic, TypeVar
 
 logger = logging.getLogger(__name__)
 
-WORTH_COMPILING = 400_000
-"""Records from which on the compiled form is faster, its import included."""
-
 F = TypeVar("F", bound=Callable[..., Any])
 
 
 class Compiled(Generic[F]):
-    def __init__(self, plain: F, load: Callable[[], F]) -> None:
+    def __init__(self, plain: F, load: Callable[[], F], worth_compiling: int) -> None:
         self._plain = plain
         self._load = load
+        self.worth_compiling = worth_compiling
+        """Records from which on the compiled form is faster, its import included."""
         self._done = 0
         self.chosen: F | None = None
         """The form to use from now on; None while it is not worth the question."""
@@ -34,7 +33,7 @@ class Compiled(Generic[F]):
     def choose(self, count: int, expected: int = 0) -> F:
         """The form for these records; `expected` is how many this process will probably come to in all."""
         self._done += count
-        if self.chosen is None and max(self._done, expected) >= WORTH_COMPILING:
+        if self.chosen is None and max(self._done, expected) >= self.worth_compiling:
             self.chosen = self.load()
         return self.chosen or self._plain
 

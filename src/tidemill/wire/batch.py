@@ -26,6 +26,7 @@ from tidemill.wire.checksum import crc32c
 Buffer = bytes | bytearray | memoryview
 
 HEADER_SIZE = 61
+_ROOM_FOR_HEADER = bytes(HEADER_SIZE)
 LOG_OVERHEAD = 12
 """Base offset and length: what precedes the bytes that `batch length` counts."""
 MAGIC = 2
@@ -245,14 +246,12 @@ def encode_record(out: bytearray, record: Record, base_offset: int, base_timesta
     out += tail
 
 
-def encode_batch(header: BatchHeader, payload: Buffer, *, is_final: bool = True) -> bytearray:
+def encode_batch(header: BatchHeader, *payload: Buffer, is_final: bool = True) -> bytearray:
     """A whole batch from a header (its length and checksum are computed here) and its records' bytes.
 
     One that is not final has no checksum: whoever changes its header writes it then.
     """
-    out = bytearray(HEADER_SIZE + len(payload))
-    out[HEADER_SIZE:] = payload
-    return _finish(out, header, is_final)
+    return _finish(bytearray().join((_ROOM_FOR_HEADER, *payload)), header, is_final)
 
 
 def _finish(out: bytearray, header: BatchHeader, is_final: bool) -> bytearray:

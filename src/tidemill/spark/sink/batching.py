@@ -66,15 +66,15 @@ class _OpenBatch:
         self.payload.append(records)
         self.size += len(records)
         self.count += len(rows)
-        self.max_timestamp_ms = max(self.max_timestamp_ms, int(rows.timestamps_ms.max()))
+        self.max_timestamp_ms = max(self.max_timestamp_ms, int(rows.times_ms.max()))
 
     def close(self, codec: int, level: int | None) -> bytearray:
-        payload = self.payload[0] if len(self.payload) == 1 else b"".join(self.payload)
         header = BatchHeader(
             0, 0, -1, MAGIC, 0, codec, self.count - 1, self.base_timestamp_ms, self.max_timestamp_ms,
             -1, -1, -1, self.count,
         )  # fmt: skip
-        return encode_batch(header, compress(codec, payload, level) if codec else payload, is_final=False)
+        payload = [compress(codec, b"".join(self.payload), level)] if codec else self.payload
+        return encode_batch(header, *payload, is_final=False)
 
 
 class Accumulator:
@@ -97,7 +97,7 @@ class Accumulator:
                 full.append(self._close(target))
                 continue
             if target not in self._open:
-                self._open[target] = _OpenBatch(int(rows.timestamps_ms[start]))
+                self._open[target] = _OpenBatch(int(rows.times_ms[start]))
             self._open[target].append(rows.slice(start, stop))
             start = stop
             if stop < len(rows):

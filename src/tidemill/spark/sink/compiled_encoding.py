@@ -15,7 +15,7 @@ import numpy.typing as npt
 import pyarrow as pa
 from numba import njit
 
-from tidemill.spark.sink.encoding import Numbers, Rows
+from tidemill.spark.sink.encoding import Numbers, Rows, lengths_of
 
 Bytes = npt.NDArray[np.uint8]
 
@@ -40,6 +40,7 @@ def _frozen(buffer: Any, kind: type) -> Any:
 
 
 _NOTHING = _frozen(b"", np.uint8)
+_ALL = np.empty(0, np.int64)
 _ABSENT = Column(_frozen(b"", np.int32), _NOTHING, _NOTHING, 0)
 
 
@@ -90,17 +91,20 @@ def _copy(out: Bytes, position: Any, column: Any, row: Any, length: Any) -> Any:
 
 
 @njit(cache=True, nogil=True)
-def _fill(out: Bytes, first: Any, times: Numbers, keys: Any, values: Any, headers: Any) -> int:
-    """Write all records; answers where they end. `times` are deltas."""
+def _fill(
+    out: Bytes, first: Any, times: Numbers, places: Numbers, keys: Any, values: Any, headers: Any
+) -> int:
+    """Write all records; answers where they end. `times` are deltas; without `places` it is all rows."""
     position = 0
-    for row in range(times.size):
+    for number in range(times.size):
+        row = places[number] if places.size else number
         key, value, header = _length(keys, row), _length(values, row), _length(headers, row)
-        body = 1 + _width(times[row]) + _width(first + row) + _width(key) + max(key, 0)
+        body = 1 + _width(times[number]) + _width(first + number) + _width(key) + max(key, 0)
         body += _width(value) + max(value, 0) + (header if header >= 0 else 1)
         position = _put(out, position, np.int64(body))
         out[position] = 0
-        position = _put(out, position + 1, times[row])
-        position = _put(out, position, first + row)
+        position = _put(out, position + 1, times[number])
+        position = _put(out, position, first + number)
         position = _put(out, position, key)
         if key > 0:
             position = _copy(out, position, keys, row, key)
@@ -117,9 +121,11 @@ def _fill(out: Bytes, first: Any, times: Numbers, keys: Any, values: Any, header
 
 def encode_compiled(rows: Rows, first_offset_delta: int, base_timestamp_ms: int) -> memoryview:
     columns = [_column(each) for each in (rows.keys, rows.values, rows.headers)]
-    size = sum(int(each.offsets[-1] - each.offsets[0]) for each in columns if each.offsets.size)
+    present = [each for each in (rows.keys, rows.values, rows.headers) if each is not None]
+    size = sum(int(np.maximum(lengths_of(each, rows.places), 0).sum()) for each in present)
     out = np.empty(size + MOST_FRAME_BYTES * len(rows), np.uint8)
-    end = _fill(out, np.int64(first_offset_delta), rows.timestamps_ms - base_timestamp_ms, *columns)
+    places = _ALL if rows.places is None else rows.places
+    end = _fill(out, np.int64(first_offset_delta), rows.times_ms - base_timestamp_ms, places, *columns)
     return out.data[:end]
 
 

@@ -19,7 +19,7 @@ Limits: the payload of one call stays below 2 GiB (Arrow's offsets have 32 bits)
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -42,8 +42,12 @@ class Rows(NamedTuple):
     values: pa.BinaryArray
     headers: pa.BinaryArray | None
     timestamps_ms: Numbers
+    places: Numbers | None = None
+    """Which rows of the columns are meant, in their order; None stands for all. Nothing is copied to choose rows."""
 
     def slice(self, start: int, stop: int) -> Rows:
+        if self.places is not None:
+            return self._of(self.places[start:stop])
         length = stop - start
         return Rows(
             None if self.keys is None else self.keys.slice(start, length),
@@ -53,31 +57,49 @@ class Rows(NamedTuple):
         )
 
     def take(self, places: Numbers) -> Rows:
-        chosen = pa.array(places)
+        return self._of(places if self.places is None else self.places[places])
+
+    def _of(self, places: Numbers) -> Rows:
+        return Rows(self.keys, self.values, self.headers, self.timestamps_ms, places)
+
+    def dense(self) -> Rows:
+        """The same with columns that hold nothing else."""
+        if self.places is None:
+            return self
+        chosen = pa.array(self.places)
         return Rows(
             None if self.keys is None else self.keys.take(chosen),
             self.values.take(chosen),
             None if self.headers is None else self.headers.take(chosen),
-            self.timestamps_ms[places],
+            self.times_ms,
         )
 
+    @property
+    def times_ms(self) -> Numbers:
+        return self.timestamps_ms if self.places is None else self.timestamps_ms[self.places]
+
     def __len__(self) -> int:
-        return len(self.timestamps_ms)
+        return len(self.timestamps_ms if self.places is None else self.places)
 
 
-def lengths_of(column: pa.BinaryArray) -> Numbers:
+def lengths_of(column: pa.BinaryArray, places: Numbers | None = None) -> Numbers:
     """Bytes of each value, -1 for null: what the record format writes before it."""
-    return cast(
-        Numbers, pc.binary_length(column).fill_null(-1).to_numpy(zero_copy_only=False).astype(np.int64)
-    )
+    if not len(column):
+        return np.empty(0, np.int64)  # it may have no buffer
+    ends = _offsets_of(column)
+    lengths = np.diff(ends) if places is None else ends[places + 1] - ends[places]
+    if column.null_count:
+        is_null = column.is_null().to_numpy(zero_copy_only=False)
+        lengths[is_null if places is None else is_null[places]] = -1
+    return lengths
 
 
 def estimated_sizes(rows: Rows) -> Numbers:
     """Bytes that each record takes, to a few: enough to decide where to cut."""
-    sizes = np.maximum(lengths_of(rows.values), 0) + TYPICAL_FRAME_BYTES
+    sizes = np.maximum(lengths_of(rows.values, rows.places), 0) + TYPICAL_FRAME_BYTES
     for column in (rows.keys, rows.headers):
         if column is not None:
-            sizes += np.maximum(lengths_of(column), 0)
+            sizes += np.maximum(lengths_of(column, rows.places), 0)
     return sizes
 
 
@@ -101,6 +123,7 @@ def _load_compiled() -> Encoder:
 
 
 def encode_by_numpy(rows: Rows, first_offset_delta: int, base_timestamp_ms: int) -> memoryview:
+    rows = rows.dense()
     timestamp_deltas = _varints(rows.timestamps_ms - base_timestamp_ms)
     offset_deltas = _varints(np.arange(first_offset_delta, first_offset_delta + len(rows), dtype=np.int64))
     value_lengths = lengths_of(rows.values)
@@ -125,7 +148,7 @@ def encode_by_numpy(rows: Rows, first_offset_delta: int, base_timestamp_ms: int)
     return _data_of(_join(pieces))
 
 
-ENCODER: Compiled[Encoder] = Compiled(encode_by_numpy, _load_compiled)
+ENCODER: Compiled[Encoder] = Compiled(encode_by_numpy, _load_compiled, worth_compiling=100_000)
 
 
 def encode_headers(headers: pa.ListArray) -> pa.BinaryArray:

@@ -95,7 +95,7 @@ def scan_by_numpy(buffer: Bytes, pieces: Pieces) -> Fields:
     )
 
 
-SCANNER: Compiled[Scanner] = Compiled(scan_by_numpy, _load_compiled)
+SCANNER: Compiled[Scanner] = Compiled(scan_by_numpy, _load_compiled, worth_compiling=400_000)
 
 
 def _record_bounds(buffer: Bytes, pieces: Pieces) -> tuple[Numbers, Numbers]:
