@@ -44,7 +44,8 @@ def test_archive_goes_on_from_its_checkpoint_and_sets_bad_messages_aside(
 ) -> None:
     topic = cluster.topic(partitions=2)
     send(cluster.bootstrap, topic, [order(number) for number in range(30)] + [{"value": b"noise"}])
-    given = archive(cluster, topic, source={"max_messages_per_batch": 12})
+    javas = {"kafka.max.poll.records": 500, "kafka.sasl.jaas.config": "org.x.PlainLoginModule required;"}
+    given = archive(cluster, topic, source={"max_messages_per_batch": 12, "options": javas})
     first = run_pipeline(spark, tmp_path, given).read()
     assert first is not None
     facts = first["queries"]["archive"]
