@@ -9,8 +9,9 @@ The batch is remembered in the table property `tidemill.batch.<query id>`, set i
 snapshot: Iceberg commits a transaction by swapping one pointer in the catalog, and the catalog refuses the
 swap when the table has changed since it was loaded. So check and commit are one, as in `delta`.
 
-Limits: compaction rewrites whole tables in the driver; vacuum expires snapshots, files that no snapshot ever
-named are left to the engines' own clean-up. `sync` does not write Iceberg tables.
+Limits: compaction rewrites whole tables in the driver, and as pyiceberg reads them: an array of structs that is null is
+an empty one afterwards. Vacuum expires snapshots, files that no snapshot ever named are left to the engines' own
+clean-up. `sync` does not write Iceberg tables.
 """
 
 from __future__ import annotations

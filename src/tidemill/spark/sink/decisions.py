@@ -74,6 +74,10 @@ _CONTROL_KEY = struct.Struct(">hh")
 _COMMIT = 1
 
 
+class UnmarkedDecision(TidemillError):
+    """The transaction of a decision has not ended."""
+
+
 class Writer(NamedTuple):
     """Who writes under a name that is not the write's own: an attempt at a batch, and one write of it."""
 
@@ -178,7 +182,7 @@ def _scan(cluster: Cluster, query: str, start: int, end: int) -> dict[int, bytes
                 standing.pop(batch, None)
                 standing |= {} if value is None else {batch: value}
     if any(pending.values()):
-        raise TidemillError(
+        raise UnmarkedDecision(
             f"a decision of query {query} in {COMMITS} has no marker; its batch may be published or not"
         )
     return standing
