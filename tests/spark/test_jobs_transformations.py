@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import fastavro
 import pytest
+from pyspark.sql import functions as sql
 
 from tidemill.spark.jobs import activity, audit, deadletters, logs, replay
 from tidemill.spark.jobs.changes import bad_changes, changes, newest_per_key
@@ -152,8 +153,9 @@ def test_headers_go_with_good_rows_and_with_bad_ones(spark: SparkSession) -> Non
         found = parse(messages(spark, good[name], b"!"), form)
         assert rows(good_rows(found))[0]["_headers"] == kept, name
         assert [row["headers"] for row in rows(bad_rows(found, form))] == [kept] * (name != "raw"), name
-    without = messages(spark, b"x").drop("headers")
-    assert "_headers" not in parse(without, forms["raw"]).columns
+    none = messages(spark, b"x").withColumn("headers", sql.lit(None).cast(HEADERS))
+    assert rows(parse(none, forms["raw"]))[0]["_headers"] == []
+    assert "_headers" not in parse(none.drop("headers"), forms["raw"]).columns
 
 
 def test_an_avro_union_of_two_types_is_refused() -> None:
