@@ -5,7 +5,7 @@
     [dead_letters]  path = "lake/orders-bad"
 
 A row is the fields of the message, its place (`_topic`, `_partition`, `_offset`, `_timestamp`, `_key`) and its headers
-(`_headers`, empty where it has none), unless `[archive] headers = false` leaves them out; a table that was begun without
+(`_headers`, empty where it has none), unless `[archive] headers = false` leaves them out; a table begun without
 headers gains the column. With the format `raw` the value stays bytes in the column `value`.
 
 Good rows and bad rows are two tables and two commits of the same (query, batch): whichever of them a crash separated,
