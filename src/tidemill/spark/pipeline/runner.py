@@ -98,7 +98,9 @@ class Runner:
         facts = self._watch.totals()[self._config.job.name]
         facts.batch_id, facts.batches, facts.messages = 0, 1, result.rows
         facts.batch_ms = int((time.monotonic() - started) * 1000)
+        facts.messages_per_second = round(result.rows * 1000 / max(1, facts.batch_ms), 1)
         self._state.batch(self._config.job.name, facts, batch_messages=result.rows)
+        self._display.batch(self._config.job.name, facts)
         return "finished"
 
     # -- streams ------------------------------------------------------------------------------------------
