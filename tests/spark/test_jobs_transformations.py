@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import fastavro
 import pytest
+from pyspark.sql import functions as sql
 
 from tidemill.spark.jobs import activity, audit, deadletters, logs, replay
 from tidemill.spark.jobs.changes import bad_changes, changes, newest_per_key
@@ -25,6 +26,7 @@ HEADERS = "array<struct<key:string,value:binary>>"
 PLACE = "topic string, partition int, offset bigint, timestamp timestamp"
 MESSAGE = f"key binary, value binary, {PLACE}, headers {HEADERS}"
 NOON = datetime.datetime(2026, 11, 18, 12, tzinfo=datetime.UTC)
+HEADER = [("trace", b"\x00\xff"), ("trace", None)]
 
 
 def at(minutes: float) -> datetime.datetime:
@@ -34,7 +36,7 @@ def at(minutes: float) -> datetime.datetime:
 def messages(spark: SparkSession, *values: Any, topic: str = "orders") -> DataFrame:
     """Values as messages of partition 0, from offset 0, a second apart; what is no bytes becomes JSON."""
     rows = [
-        (b"k", _bytes(value), topic, 0, offset, NOON + datetime.timedelta(seconds=offset), [])
+        (b"k", _bytes(value), topic, 0, offset, NOON + datetime.timedelta(seconds=offset), HEADER)
         for offset, value in enumerate(values)
     ]
     return spark.createDataFrame(rows, MESSAGE)
@@ -136,6 +138,24 @@ def test_avro_with_and_without_framing(spark: SparkSession) -> None:
         (None, None, "unknown-schema"),
         (None, None, "not-avro"),
     ]
+
+
+def test_headers_go_with_good_rows_and_with_bad_ones(spark: SparkSession) -> None:
+    avro = AvroFormat(json.dumps(AVRO))
+    good = {"raw": b"x", "json": {"id": 7}, "avro": _avro({"id": 7, "note": None, "at": NOON})}
+    forms = {
+        "raw": ValueFormat("raw"),
+        "json": ValueFormat("json", declared({"id": "bigint"})),
+        "avro": ValueFormat("avro", avro.columns(), avro=avro),
+    }
+    kept = [{"key": "trace", "value": bytearray(b"\x00\xff")}, {"key": "trace", "value": None}]
+    for name, form in forms.items():
+        found = parse(messages(spark, good[name], b"!"), form)
+        assert rows(good_rows(found))[0]["_headers"] == kept, name
+        assert [row["headers"] for row in rows(bad_rows(found, form))] == [kept] * (name != "raw"), name
+    none = messages(spark, b"x").withColumn("headers", sql.lit(None).cast(HEADERS))
+    assert rows(parse(none, forms["raw"]))[0]["_headers"] == []
+    assert "_headers" not in parse(none.drop("headers"), forms["raw"]).columns
 
 
 def test_an_avro_union_of_two_types_is_refused() -> None:
@@ -546,6 +566,8 @@ def test_rows_become_the_messages_they_were(spark: SparkSession) -> None:
         (b"b", {"id": 2, "item": "jam"}),
     ]
     assert set(found[0]) == {"key", "value", "timestamp"}
-    raw = spark.createDataFrame([(b"\x00\xff", b"k", 3)], "value binary, _key binary, _partition int")
+    schema = f"value binary, _key binary, _partition int, _headers {HEADERS}"
+    raw = spark.createDataFrame([(b"\x00\xff", b"k", 3, HEADER)], schema)
     (row,) = rows(replay.messages(raw, keep_partition=True))
     assert (bytes(row["value"]), row["partition"]) == (b"\x00\xff", 3)
+    assert [(header["key"], header["value"]) for header in row["headers"]] == HEADER

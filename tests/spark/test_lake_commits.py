@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.dataset as ds
 import pytest
+from command_line import run_program
 from pyspark.sql.types import LongType, StringType, StructField, StructType, TimestampType
 
 from tidemill.spark.lake import steps
@@ -202,3 +204,80 @@ def test_rows_older_than_a_column_are_outside_every_range_of_it(make: Make, form
     table.commit(Change("query", 1, list(table.writer(wider).write(iter([batch])))))
     assert read_ids(table) == [0, 1, 2]
     assert read_ids(table, Between("seen", since=moment)) == [2]
+
+
+UPKEEP = """
+job = "archive"
+name = "orders"
+checkpoint = "checkpoint"
+[source]
+bootstrap = "127.0.0.1:1"
+topics = ["orders"]
+[table]
+{table}
+[dead_letters]
+format = "parquet"
+path = "never-written"
+"""
+
+
+def table_section(table: LakeTable, folder: Path) -> str:
+    if table.format != "iceberg":
+        return f'format = "{table.format}"\npath = "{table.path}"'
+    options = f'type = "sql", uri = "sqlite:///{folder}/catalog.db", warehouse = "file://{folder}/warehouse"'
+    return f'format = "iceberg"\npath = "{table.path}"\noptions = {{ {options} }}'
+
+
+@pytest.mark.parametrize("format", FORMATS)
+def test_compact_and_vacuum_by_the_command_line(make: Make, tmp_path: Path, format: str) -> None:
+    """Three batches, one that was never committed: joined, and what nothing names is deleted when that is asked for."""
+    table = make(format)
+    for batch_id in range(3):
+        append(table, batch_id, batch_id)
+    staged(table, 99)
+    config = tmp_path / "orders.toml"
+    config.write_text(UPKEEP.format(table=table_section(table, tmp_path)))
+
+    def facts(command: str, *options: str) -> dict[str, Any]:
+        (found,) = json.loads(run_program("pipeline", command, "-c", str(config), "--json", *options).stdout)
+        assert found.pop("table") == table.path
+        return found  # type: ignore[no-any-return]
+
+    assert facts("compact") == {"files_before": 3, "files_after": 1, "files_deleted": 0}
+    litter = 1 if format == "parquet" else 4
+    deleted = {"files_before": 1, "files_after": 1, "files_deleted": litter}
+    before = files_below(tmp_path)
+    assert facts("vacuum", "--older-than-hours", "0") == deleted
+    assert facts("vacuum", "--execute")["files_deleted"] == 0, "all of them are younger than a week"
+    assert files_below(tmp_path) == before
+    assert facts("vacuum", "--older-than-hours", "0", "--execute") == deleted
+    assert len(files_below(tmp_path)) == len(before) - litter == 1
+    assert append(table, 2, 2) is False
+    append(table, 3, 3)
+    assert sorted(ids_by_our_reader(table)) == [0, 1, 2, 3]
+
+
+def files_below(folder: Path) -> set[Path]:
+    return set(folder.rglob("*.parquet"))
+
+
+def ids_by_our_reader(table: LakeTable) -> list[int]:
+    schema = table.schema()
+    assert schema is not None
+    reader = FileReader(table.root(), arrow_schema(schema))
+    batches = (batch for file in table.files() for batch in reader.read(file.path, file.partition))
+    return [number for batch in batches for number in batch.column("id").to_pylist()]
+
+
+def test_vacuum_of_iceberg_keeps_what_a_tag_is_at(make: Make, tmp_path: Path) -> None:
+    table = make("iceberg")
+    append(table, 0, 0)
+    loaded = table.load()  # type: ignore[attr-defined]
+    loaded.manage_snapshots().create_tag(loaded.current_snapshot().snapshot_id, "before").commit()
+    append(table, 1, 1)
+    table.compact(TARGET_BYTES)
+    assert table.vacuum(0, dry_run=False).files_deleted == 1, "that of the second batch"
+    loaded = table.load()  # type: ignore[attr-defined]
+    tagged = loaded.scan(snapshot_id=loaded.snapshot_by_name("before").snapshot_id).to_arrow()
+    assert tagged.column("id").to_pylist() == [0]
+    assert sorted(loaded.scan().to_arrow().column("id").to_pylist()) == [0, 1]

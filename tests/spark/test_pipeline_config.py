@@ -54,7 +54,7 @@ def test_a_right_configuration_has_its_defaults_and_absolute_paths(tmp_path: Pat
         ({"colour": "red"}, "colour is unknown; allowed are job, name, checkpoint"),
         (
             {"tabel": {}},
-            r"\[tabel\] is unknown to archive; allowed are source, trigger, progress, value, table",
+            r"\[tabel\] is unknown to archive; allowed are source, trigger, progress, archive, value",
         ),
         ({"table": {}}, "table.path is missing: a folder"),
         (

@@ -44,7 +44,8 @@ def test_archive_goes_on_from_its_checkpoint_and_sets_bad_messages_aside(
 ) -> None:
     topic = cluster.topic(partitions=2)
     send(cluster.bootstrap, topic, [order(number) for number in range(30)] + [{"value": b"noise"}])
-    given = archive(cluster, topic, source={"max_messages_per_batch": 12})
+    javas = {"kafka.max.poll.records": 500, "kafka.sasl.jaas.config": "org.x.PlainLoginModule required;"}
+    given = archive(cluster, topic, source={"max_messages_per_batch": 12, "options": javas})
     first = run_pipeline(spark, tmp_path, given).read()
     assert first is not None
     facts = first["queries"]["archive"]
@@ -227,8 +228,13 @@ def test_dead_letters_and_audit_reports(spark: SparkSession, cluster: Cluster, t
 def test_replay_sends_the_chosen_rows_as_the_messages_they_were(
     spark: SparkSession, cluster: Cluster, topic: str, tmp_path: Path
 ) -> None:
+    """The table was begun without headers; those of later messages come back."""
     again = cluster.topic()
-    send(cluster.bootstrap, topic, [order(number) for number in range(10)])
+    send(cluster.bootstrap, topic, [order(number) for number in range(6)])
+    run_pipeline(spark, tmp_path, archive(cluster, topic, archive={"headers": False}))
+    assert "_headers" not in column_names(tmp_path / "lake/orders")
+    headers = [("trace", b"\x00\xff"), ("trace", None)]
+    send(cluster.bootstrap, topic, [order(number) | {"headers": headers} for number in range(6, 10)])
     run_pipeline(spark, tmp_path, archive(cluster, topic))
     given = configuration(
         "replay",
@@ -243,13 +249,20 @@ def test_replay_sends_the_chosen_rows_as_the_messages_they_were(
             "once": again,
         },
     )
-    for _ in range(2):
-        run_pipeline(spark, tmp_path, given)
+    statuses = [run_pipeline(spark, tmp_path, given).read() for _ in range(2)]
+    assert [status["queries"]["replay"]["rows"] for status in statuses if status is not None] == [5, 0]
     found = consume(cluster.bootstrap, again, 5)
     assert [(message.key(), message.timestamp()[1]) for message in found] == [
         (f"k{number}".encode(), MIDNIGHT_MS + number) for number in range(0, 10, 2)
     ]
     assert json.loads(found[1].value()) == {"id": 2, "item": "tea 2"}
+    assert [message.headers() for message in found] == [None, None, None, headers, headers]
+
+
+def column_names(path: Path) -> list[str]:
+    from deltalake import DeltaTable
+
+    return [field.name for field in DeltaTable(str(path)).schema().fields]
 
 
 class Starting:

@@ -11,8 +11,9 @@ import pytest
 
 from tidemill.model.errors import ErrorCode
 from tidemill.spark.client.cluster import BrokerError, Cluster, TopicPartition
-from tidemill.spark.sink import decisions, publication
-from tidemill.spark.sink.decisions import Decision, decision_batch, standing_decisions
+from tidemill.spark.sink import asking, decisions, publication
+from tidemill.spark.sink.asking import is_published
+from tidemill.spark.sink.decisions import Decision, UnmarkedDecision, decision_batch, standing_decisions
 from tidemill.spark.sink.publication import BatchOutdated, publish
 from tidemill.spark.sink.topics import COMMITS, SinkTopics
 from tidemill.spark.sink.transaction import Transaction
@@ -197,3 +198,21 @@ def pretend_standing(monkeypatch: pytest.MonkeyPatch, newest: int) -> None:
         monkeypatch.setattr(Transaction, step, nothing)
     for step in ("_write", "clean"):
         monkeypatch.setattr(publication._Publication, step, nothing)
+
+
+def test_whoever_asks_before_writing_is_told_what_stands(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No topic of decisions: nothing was published; an open transaction: nobody knows, so the sink is to find out."""
+    topics: dict[str, list[int]] = {}
+    monkeypatch.setattr(Cluster, "partitions", lambda self, names: topics)
+    monkeypatch.setattr(asking, "standing_decisions", lambda cluster, query, _: {17: b"{}"})
+    options = {"kafka.bootstrap.servers": "127.0.0.1:1", "commitKey": "orders/17"}
+    assert is_published(options) is False
+    topics[COMMITS.topic] = [0]
+    assert is_published(options) is True
+    assert is_published(options | {"commitKey": "orders/18"}) is False
+
+    def unmarked(*_: object) -> dict[int, bytes]:
+        raise UnmarkedDecision("a decision has no marker")
+
+    monkeypatch.setattr(asking, "standing_decisions", unmarked)
+    assert is_published(options) is False

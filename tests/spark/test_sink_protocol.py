@@ -31,11 +31,11 @@ from sink_room import (
 )
 from waiting import wait_until
 
-from tidemill.spark.client.cluster import EARLIEST, LATEST, BrokerError, Cluster, TopicPartition
+from tidemill.spark.client.cluster import EARLIEST, LATEST, BrokerError, Cluster, TopicPartition, kept_cluster
 from tidemill.spark.client.connection import Connection
 from tidemill.spark.sink.batching import Batch
-from tidemill.spark.sink.decisions import KEPT_DECISIONS
-from tidemill.spark.sink.publication import BatchOutdated, DriverReplaced, publish
+from tidemill.spark.sink.decisions import KEPT_DECISIONS, Writer, standing_decisions
+from tidemill.spark.sink.publication import BatchOutdated, DriverReplaced, SecondWrite, publish
 from tidemill.spark.sink.publisher import Delivery, Publisher
 from tidemill.spark.sink.staging import staged_ends
 from tidemill.spark.sink.steps import Step
@@ -91,6 +91,30 @@ def test_a_batch_that_is_run_again_is_skipped(room: Room, query: str) -> None:
     assert publish(settings, query, 0, stage_tasks(settings, query, 0, ROWS, tasks=2)) is True
     assert publish(settings, query, 0, stage_tasks(settings, query, 0, ROWS, tasks=5)) is False
     assert room.committed() == expected_values(query, [0], ROWS)
+
+
+def test_a_write_is_told_from_a_repetition_of_another_under_its_name(room: Room, query: str) -> None:
+    """Attempts at a batch and the writes of each: the one that comes first counts, in every attempt."""
+    settings = room.settings()
+
+    def write(attempt: str, name: str) -> bool:
+        staged = stage_tasks(settings, query, 0, ROWS, tasks=2)
+        return publish(settings, query, 0, staged, Writer(attempt, name))
+
+    assert write("application/1", "write-1") is True
+    assert write("application/1", "write-1") is False, "its own commit, whose answer was lost"
+    for attempt, name in (("application/1", "write-2"), ("application/2", "write-4")):
+        with pytest.raises(SecondWrite, match="Set the option commitKey of this write to a name of its own"):
+            write(attempt, name)
+        assert write("application/2", "write-3") is False
+    decided = json.loads(standing(settings, query)[0])
+    assert (decided["attempt"], decided["write"], decided["records"]) == ("application/2", "write-3", ROWS)
+    assert room.committed() == expected_values(query, [0], ROWS)
+
+
+def standing(settings: Any, query: str) -> dict[int, bytes]:
+    with kept_cluster(settings.client) as cluster:
+        return standing_decisions(cluster, query, patience_ms=20_000)
 
 
 def test_a_batch_before_the_newest_is_refused(room: Room, query: str) -> None:

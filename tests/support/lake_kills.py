@@ -50,20 +50,37 @@ report = false
 """
 
 
+def send_good_and_bad(bootstrap: str, topic: str) -> None:
+    """Every fifth message is none of JSON; the topic has two partitions."""
+    messages = [
+        {"partition": number % 2, "value": {"id": number} if number % 5 else b"bad %d" % number}
+        for number in range(MESSAGES)
+    ]
+    send(bootstrap, topic, messages)
+
+
 class Archives:
     """One pipeline for each step, each in a folder of its own below `folder`."""
 
-    def __init__(self, broker: SubprocessBroker, folder: Path, names: Sequence[str], tables: Tables) -> None:
-        """`tables` gives the sections `table` and `dead_letters` of the pipeline in a folder."""
+    def __init__(
+        self,
+        broker: SubprocessBroker,
+        folder: Path,
+        names: Sequence[str],
+        tables: Tables,
+        configuration: str = CONFIGURATION,
+        fill: Callable[[str, str], None] = send_good_and_bad,
+    ) -> None:
+        """`tables` gives the sections `table` and `dead_letters` of the pipeline in a folder, `fill` the topic."""
         self._broker, self._folder, self._steps = broker, folder, names
         self.plan = CrashPlan(folder / "plan")
         self.folders = [folder / f"pipeline-{number}" for number in range(len(names))]
         topic = Cluster(broker.bootstrap).topic(partitions=2)
-        send_good_and_bad(broker.bootstrap, topic)
+        fill(broker.bootstrap, topic)
         for pipeline in self.folders:
             pipeline.mkdir()
             facts = {"name": pipeline.name, "bootstrap": broker.bootstrap, "topic": topic}
-            (pipeline / "job.toml").write_text(CONFIGURATION.format(**facts, **tables(pipeline)))
+            (pipeline / "job.toml").write_text(configuration.format(**facts, **tables(pipeline)))
         self._log = folder / "driver.log"
 
     def kill_everybody_at_every_step(self) -> None:
@@ -106,12 +123,3 @@ class Archives:
 
     def _tail(self) -> str:
         return f"{self.plan.pending} {self._log.read_text(errors='replace')[-6000:]}"
-
-
-def send_good_and_bad(bootstrap: str, topic: str) -> None:
-    """Every fifth message is none of JSON; the topic has two partitions."""
-    messages = [
-        {"partition": number % 2, "value": {"id": number} if number % 5 else b"bad %d" % number}
-        for number in range(MESSAGES)
-    ]
-    send(bootstrap, topic, messages)

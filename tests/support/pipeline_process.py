@@ -28,16 +28,26 @@ def driver_environment() -> dict[str, str]:
 class PipelineProcess:
     """One pipeline; `name` in the file must be the job's name."""
 
-    def __init__(self, folder: Path, job: str, configuration: str, master: str) -> None:
-        self._job, self._master = job, master
+    def __init__(
+        self,
+        folder: Path,
+        job: str,
+        configuration: str,
+        master: str,
+        *options: str,
+        python: str = sys.executable,
+    ) -> None:
+        """`options` are further ones of the command; `python` is that of another environment."""
+        self._job, self._master, self._options, self._python = job, master, options, python
         self._config, self._state = folder / f"{job}.toml", folder / "state"
         self._config.write_text(configuration)
         self._log = folder / f"{job}.log"
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
-        command = [sys.executable, "-m", "tidemill.cli.main", "pipeline", "run", self._job, "--quiet"]
+        command = [self._python, "-m", "tidemill.cli.main", "pipeline", "run", self._job, "--quiet"]
         command += ["-c", str(self._config), "--master", self._master, "--state", str(self._state)]
+        command += self._options
         with self._log.open("wb") as log:
             self._process = subprocess.Popen(
                 command, env=driver_environment(), stdout=log, stderr=log, start_new_session=True

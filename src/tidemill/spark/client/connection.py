@@ -83,7 +83,8 @@ class Connection:
     def _open(self) -> socket.socket:
         host, port = split_address(self.address)
         try:
-            plain = socket.create_connection((host, port), CONNECT_TIMEOUT_SECONDS)
+            patience = min(CONNECT_TIMEOUT_SECONDS, self.settings.request_timeout_ms / 1000)
+            plain = socket.create_connection((host, port), patience)
             return self._secure(plain, host)
         except OSError as error:
             raise BrokerUnavailable(f"no connection to {self.address}: {error}") from error

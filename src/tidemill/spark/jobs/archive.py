@@ -4,10 +4,12 @@
     [table]  path = "lake/orders"  partition_by = ["_day"]
     [dead_letters]  path = "lake/orders-bad"
 
-A row is the fields of the message and its place: `_topic`, `_partition`, `_offset`, `_timestamp`, `_key`.
-With the format `raw` the value stays bytes in the column `value`. Good rows and bad rows are two tables and
-two commits of the same (query, batch): whichever of them a crash separated, the repetition adds only what is
-missing.
+A row is the fields of the message, its place (`_topic`, `_partition`, `_offset`, `_timestamp`, `_key`) and its headers
+(`_headers`, empty where it has none), unless `[archive] headers = false` leaves them out; a table begun without
+headers gains the column. With the format `raw` the value stays bytes in the column `value`.
+
+Good rows and bad rows are two tables and two commits of the same (query, batch): whichever of them a crash separated,
+the repetition adds only what is missing.
 """
 
 from __future__ import annotations
@@ -30,9 +32,14 @@ from tidemill.spark.lake import steps
 from tidemill.spark.lake.append import append_batch
 from tidemill.spark.lake.parsing import ValueFormat
 from tidemill.spark.lake.table import LakeTable
+from tidemill.spark.pipeline.settings import Section, Setting
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
+
+ARCHIVE: Section = {
+    "headers": Setting("flag", True, help="keep the messages' headers, in the column _headers")
+}
 
 
 class Archive:
@@ -56,7 +63,7 @@ class Archive:
 
 def flows(inputs: Inputs) -> list[Flow]:
     write = Archive(inputs.table(), value_format(inputs), DeadLetters.of(inputs))
-    return [Flow("archive", inputs.messages(), write=write)]
+    return [Flow("archive", inputs.messages(inputs["archive"]["headers"]), write=write)]
 
 
 def by_topic(rows: DataFrame) -> DataFrame:
@@ -82,7 +89,7 @@ def summaries(inputs: Inputs) -> list[Summary]:
 
 JOB = Job(
     "archive",
-    {"value": VALUE, "table": TABLE, "dead_letters": DEAD_LETTERS},
+    {"archive": ARCHIVE, "value": VALUE, "table": TABLE, "dead_letters": DEAD_LETTERS},
     flows=flows,
     summaries=summaries,
     check=value_problems,

@@ -6,10 +6,10 @@
     until = "2026-11-18T00:00:00"
     filter = "item = 'tea' and price > 2"
 
-A table of `archive` gives messages as they were: the key (`_key`), the value (raw bytes, or the columns as
-JSON), the order inside a partition (`_partition`, `_offset`), and with `keep_timestamp` the time. With
-`keep_partition` they go to the partitions they came from, which the topic must have; otherwise the key
-decides.
+A table of `archive` gives messages as they were: the key (`_key`), the headers (`_headers`, where the table has them),
+the value (raw bytes, or the columns as JSON), the order inside a partition (`_partition`, `_offset`), and with
+`keep_timestamp` the time. With `keep_partition` they go to the partitions they came from, which the topic must have;
+otherwise the key decides.
 
 One run is one batch of the sink: a transaction, all or nothing. A run that is repeated sends again, unless it has a
 name: with `once = "tea of tuesday"` a second run of that name, after a crash or by mistake, sends nothing.
@@ -26,6 +26,7 @@ from tidemill.spark.jobs.job import TABLE, BatchResult, Inputs, Job, sink_option
 from tidemill.spark.lake.reading import Between, read_table
 from tidemill.spark.lake.table import LakeError
 from tidemill.spark.pipeline.settings import Section, Setting
+from tidemill.spark.sink.asking import is_published
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -54,12 +55,13 @@ def chosen(rows: DataFrame, condition: str) -> DataFrame:
 
 
 def messages(rows: DataFrame, keep_partition: bool = False, keep_timestamp: bool = False) -> DataFrame:
-    """The columns of the sink: key, value, and partition and timestamp where they are to be kept."""
+    """The columns of the sink: key, value, headers, and partition and timestamp where they are to be kept."""
     own = [name for name in rows.columns if not name.startswith("_")]
     value = sql.col("value") if own == ["value"] else sql.to_json(sql.struct(*own)).cast("binary")
     columns = [value.alias("value")]
-    for name, wanted in (("_key", True), ("_partition", keep_partition), ("_timestamp", keep_timestamp)):
-        if wanted and name in rows.columns:
+    kept = {"_key": True, "_headers": True, "_partition": keep_partition, "_timestamp": keep_timestamp}
+    for name, is_wanted in kept.items():
+        if is_wanted and name in rows.columns:
             columns.append(sql.col(name).alias(name.removeprefix("_")))
     if {"_partition", "_offset"} <= set(rows.columns):
         rows = rows.repartition("_partition").sortWithinPartitions("_partition", "_offset")
@@ -67,18 +69,24 @@ def messages(rows: DataFrame, keep_partition: bool = False, keep_timestamp: bool
 
 
 def run(inputs: Inputs) -> BatchResult:
+    """The rows that were sent: none, and nothing is read, when a replay of that name was published before."""
     settings, table = inputs["replay"], inputs.table()
+    options = sink_options(inputs["source"], settings["topic"])
+    if settings["once"]:
+        options["commitKey"] = settings["once"]
+        if is_published(options):
+            return BatchResult(0)
     between = Between(settings["time_column"], moment(settings["since"]), moment(settings["until"]))
     rows = read_table(inputs.spark, table, between)
     if rows is None:
         raise LakeError(f"there is no table at {table.path}")
     found = messages(chosen(rows, settings["filter"]), settings["keep_partition"], settings["keep_timestamp"])
     counted = found.persist()
-    total = counted.count()
-    options = sink_options(inputs["source"], settings["topic"])
-    if settings["once"]:
-        options["commitKey"] = settings["once"]
-    counted.write.format("tidemill").options(**options).mode("append").save()
+    try:
+        total = counted.count()
+        counted.write.format("tidemill").options(**options).mode("append").save()
+    finally:
+        counted.unpersist()
     return BatchResult(total)
 
 

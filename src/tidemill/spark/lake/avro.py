@@ -125,9 +125,13 @@ class _Decoder:
         for batch in batches:
             read = [datum.read(value) for value in batch.column("_value").to_pylist()]
             columns = {name: [row.get(name) if row else None for row, _ in read] for name in names}
-            columns |= {name: batch.column(name) for name in batch.schema.names}
             columns["_reason"] = [reason for _, reason in read]
-            arrays = [pa.array(columns[field.name], field.type) for field in schema]
+            arrays = [
+                pa.array(columns[field.name], field.type)
+                if field.name in columns
+                else batch.column(field.name).cast(field.type)
+                for field in schema
+            ]
             yield pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 

@@ -9,17 +9,18 @@ The batch is remembered in the table property `tidemill.batch.<query id>`, set i
 snapshot: Iceberg commits a transaction by swapping one pointer in the catalog, and the catalog refuses the
 swap when the table has changed since it was loaded. So check and commit are one, as in `delta`.
 
-Limits: compaction rewrites whole tables in the driver; vacuum expires snapshots, files that no snapshot ever
-named are left to the engines' own clean-up. `sync` does not write Iceberg tables.
+Limits: compaction rewrites whole tables in the driver, and as pyiceberg reads them: an array of structs that is null is
+an empty one afterwards. Vacuum leaves the manifests of snapshots that are gone, which are small. `sync` does not write
+Iceberg tables.
 """
 
 from __future__ import annotations
 
-import datetime
+import time
 from typing import TYPE_CHECKING, Any
 
 from tidemill.spark.lake.columns import arrow_schema, missing
-from tidemill.spark.lake.files import FileWriter, WrittenFile
+from tidemill.spark.lake.files import FileWriter, WrittenFile, file_system
 from tidemill.spark.lake.table import Change, LakeError, Upkeep, check_partitions, is_repetition
 
 if TYPE_CHECKING:
@@ -161,12 +162,54 @@ class IcebergTable:
         return Upkeep(before, len(self.files()))
 
     def vacuum(self, older_than_hours: float, dry_run: bool) -> Upkeep:
-        """Snapshots older than that are forgotten."""
-        table, count = self.load(), len(self.files())
-        limit = datetime.datetime.now(datetime.UTC) - datetime.timedelta(hours=older_than_hours)
-        old = [s for s in table.snapshots() if s.timestamp_ms < limit.timestamp() * 1000]
-        current = table.current_snapshot()
-        expired = [s for s in old if current is None or s.snapshot_id != current.snapshot_id]
-        if expired and not dry_run:
-            table.maintenance.expire_snapshots().by_ids([s.snapshot_id for s in expired]).commit()
-        return Upkeep(count, count, len(expired))
+        """Snapshots older than that are forgotten, then the files of that age that no other snapshot names go."""
+        count, oldest = len(self.files()), time.time() - older_than_hours * 3600
+        expired = _expired(self.load(), oldest)
+        unnamed = self._unnamed(expired, oldest)
+        if not dry_run:
+            if expired:
+                self.load().maintenance.expire_snapshots().by_ids(expired).commit()
+            files, _ = file_system(self.root())
+            for path in unnamed:
+                files.delete_file(path)
+        return Upkeep(count, count, len(unnamed))
+
+    def _unnamed(self, expired: list[int], oldest: float) -> list[str]:
+        """Data files in the table's folder; by name alone, since locations are written in more than one way."""
+        from pyarrow.fs import FileSelector
+
+        named = _named_files(self.load(), expired)
+        files, base = file_system(self.root())
+        found = files.get_file_info(FileSelector(f"{base}/data", allow_not_found=True, recursive=True))
+        return [
+            each.path
+            for each in found
+            if each.path.endswith(".parquet")
+            and each.base_name not in named
+            and each.mtime.timestamp() <= oldest
+        ]
+
+
+def _expired(table: Table, oldest: float) -> list[int]:
+    """Snapshots of before; never one that a branch or a tag is at."""
+    kept = {reference.snapshot_id for reference in table.metadata.refs.values()}
+    return [
+        each.snapshot_id
+        for each in table.snapshots()
+        if each.timestamp_ms < oldest * 1000 and each.snapshot_id not in kept
+    ]
+
+
+def _named_files(table: Table, expired: list[int]) -> set[str]:
+    """The names of all files, of rows and of deletes, that the snapshots which stay consist of."""
+    manifests = {
+        manifest.manifest_path: manifest
+        for snapshot in table.snapshots()
+        if snapshot.snapshot_id not in expired
+        for manifest in snapshot.manifests(table.io)
+    }
+    return {
+        entry.data_file.file_path.rpartition("/")[2]
+        for manifest in manifests.values()
+        for entry in manifest.fetch_manifest_entry(table.io, discard_deleted=True)
+    }

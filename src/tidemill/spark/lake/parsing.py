@@ -1,12 +1,12 @@
 """Messages to rows, and messages that are none to a dead-letter table with the reason.
 
-`parse` takes a frame with the columns of a topic (key, value, topic, partition, offset, timestamp) and returns the
-declared columns, the message's own place (`_topic`, `_partition`, `_offset`, `_timestamp`, `_key`), the untouched bytes
-(`_value`) and `_reason`, which is null for a row that parsed.
+`parse` takes a frame with the columns of a topic (key, value, topic, partition, offset, timestamp, perhaps headers) and
+returns the declared columns, the message's own place (`_topic`, `_partition`, `_offset`, `_timestamp`, `_key`), its
+`_headers` if the frame has them, the untouched bytes (`_value`) and `_reason`, which is null for a row that parsed.
 
     parsed = parse(messages, ValueFormat("json", declared({"id": "bigint"}), required=("id",)))
-    good_rows(parsed)      # id, _topic, _partition, _offset, _timestamp, _key
-    bad_rows(parsed)       # topic, partition, offset, timestamp, key, value, reason, detail
+    good_rows(parsed)      # id, _topic, _partition, _offset, _timestamp, _key, _headers
+    bad_rows(parsed)       # topic, partition, offset, timestamp, key, headers, value, reason, detail
 
 JSON is parsed in the JVM, at full speed; only rows that failed there are looked at again in Python, to say
 why. Nothing is guessed: a field of another type, text behind the object, an empty value or bytes that are no
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
 PLACE = ("topic", "partition", "offset", "timestamp", "key")
+HEADERS = "headers"
 VALUE_FORMATS = ("raw", "json", "avro")
 _CORRUPT = "_corrupt"
 
@@ -58,8 +59,14 @@ def parse(messages: DataFrame, value_format: ValueFormat) -> DataFrame:
 
 
 def _with_place(messages: DataFrame) -> DataFrame:
-    place = [sql.col(name).alias(f"_{name}") for name in PLACE]
-    return messages.select(*place, sql.col("value").alias("_value"))
+    names = [*PLACE, *([HEADERS] if HEADERS in messages.columns else []), "value"]
+    taken = {name: _no_null(messages, name) if name == HEADERS else sql.col(name) for name in names}
+    return messages.select(*(column.alias(f"_{name}") for name, column in taken.items()))
+
+
+def _no_null(messages: DataFrame, name: str) -> Column:
+    """An empty array for a message without headers: Spark hands null arrays to Python ten times as slowly."""
+    return sql.coalesce(sql.col(name), sql.array().cast(messages.schema[name].dataType))
 
 
 def _parse_json(placed: DataFrame, schema: types.StructType) -> DataFrame:
@@ -74,11 +81,7 @@ def _parse_json(placed: DataFrame, schema: types.StructType) -> DataFrame:
         .when(sql.col(f"_record.{_CORRUPT}").isNotNull(), "wrong-type")
     )
     columns = [sql.col("_record").getField(name).alias(name) for name in schema.names]
-    return parsed.select(*columns, *_place_columns(), reason.alias("_reason"))
-
-
-def _place_columns() -> list[str]:
-    return [*(f"_{name}" for name in PLACE), "_value"]
+    return parsed.select(*columns, *placed.columns, reason.alias("_reason"))
 
 
 def _judged(parsed: DataFrame, required: tuple[str, ...]) -> DataFrame:
@@ -95,12 +98,11 @@ def good_rows(parsed: DataFrame) -> DataFrame:
 
 def bad_rows(parsed: DataFrame, value_format: ValueFormat) -> DataFrame:
     """The columns of a dead-letter table; `detail` is a sentence for people."""
-    place = [sql.col(f"_{name}").alias(name) for name in PLACE]
-    bad = parsed.where("_reason is not null").select(*place, sql.col("_value").alias("value"), "_reason")
+    names = [*PLACE, *([HEADERS] if f"_{HEADERS}" in parsed.columns else []), "value"]
+    message = [sql.col(f"_{name}").alias(name) for name in names]
+    bad = parsed.where("_reason is not null").select(*message, "_reason")
     detail = _explainer(value_format)(sql.col("value"), sql.col("_reason"))
-    return bad.select(
-        *PLACE, "value", _named_reason(detail).alias("reason"), _sentence(detail).alias("detail")
-    )
+    return bad.select(*names, _named_reason(detail).alias("reason"), _sentence(detail).alias("detail"))
 
 
 def _named_reason(detail: Column) -> Column:

@@ -47,7 +47,7 @@ def _display(name: str, quiet: bool) -> Display:
     from tidemill.spark.pipeline.progress import BarDisplay, LineDisplay
 
     if sys.stderr.isatty() and not quiet:
-        return BarDisplay(name)
+        return BarDisplay(name, sys.stderr)
     return LineDisplay(name, sys.stderr)
 
 

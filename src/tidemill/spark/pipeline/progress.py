@@ -11,6 +11,7 @@ On a terminal each query has a bar that fills as the backlog shrinks; in a pipe 
 from __future__ import annotations
 
 import threading
+import time
 from typing import TYPE_CHECKING, Any, Protocol, TextIO
 
 from tidemill.spark.pipeline.lag import Lag
@@ -21,6 +22,9 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
     from tidemill.spark.jobs.job import BatchResult
+
+
+SETTLING_SECONDS = 1.0
 
 
 class Display(Protocol):
@@ -52,13 +56,13 @@ class LineDisplay:
 class BarDisplay:
     """A bar per query that is full when nothing is left to read."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, out: TextIO) -> None:
+        from rich.console import Console
         from rich.progress import BarColumn, Progress, TextColumn
 
         self._name = name
-        self._progress = Progress(
-            TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[facts]}")
-        )
+        columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[facts]}"))
+        self._progress = Progress(*columns, console=Console(file=out))
         self._progress.start()
         self._bars: dict[str, Any] = {}
 
@@ -147,12 +151,13 @@ class ProgressWatch:
 
 
 class TaskWatch:
-    """Progress of a job that is one batch: tasks done of tasks known, asked of Spark twice a second."""
+    """Progress of a job that is one batch: tasks done of tasks known, asked of Spark twice a second and at the end."""
 
     def __init__(self, spark: SparkSession, display: Display, interval_seconds: float = 0.5) -> None:
         self._tracker = spark.sparkContext.statusTracker()
         self._display, self._interval = display, interval_seconds
         self._stages: dict[int, tuple[int, int]] = {}
+        self._shown = (0, 0)
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="task-watch", daemon=True)
 
@@ -160,21 +165,33 @@ class TaskWatch:
         self._thread.start()
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        """Spark counts a task some moments after the job has ended, unless it failed; then nobody counts the rest."""
         self._ended.set()
         self._thread.join()
+        deadline = time.monotonic() + SETTLING_SECONDS
+        self._look()
+        while kind is None and self._unfinished() and time.monotonic() < deadline:
+            time.sleep(SETTLING_SECONDS / 20)
+            self._look()
 
     def _watch(self) -> None:
-        shown = (-1, -1)
         while not self._ended.wait(self._interval):
-            for stage in self._tracker.getActiveStageIds():
-                info = self._tracker.getStageInfo(stage)
-                if info is not None:
-                    self._stages[stage] = (info.numCompletedTasks, info.numTasks)
-            totals = (
-                sum(done for done, _ in self._stages.values()),
-                sum(all_ for _, all_ in self._stages.values()),
-            )
-            if totals != shown and totals[1]:
-                self._display.tasks(*totals)
-                shown = totals
+            self._look()
+
+    def _look(self) -> None:
+        """Stages that are no longer active are asked once more: their last tasks ended after the last look."""
+        for stage in {*self._unfinished(), *self._tracker.getActiveStageIds()}:
+            info = self._tracker.getStageInfo(stage)
+            if info is not None:
+                self._stages[stage] = (info.numCompletedTasks, info.numTasks)
+        totals = (
+            sum(done for done, _ in self._stages.values()),
+            sum(total for _, total in self._stages.values()),
+        )
+        if totals != self._shown:
+            self._display.tasks(*totals)
+            self._shown = totals
+
+    def _unfinished(self) -> list[int]:
+        return [stage for stage, (done, total) in self._stages.items() if done < total]

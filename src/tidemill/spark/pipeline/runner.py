@@ -20,7 +20,7 @@ import time
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
-from tidemill.spark.jobs.job import BatchResult, Flow, Inputs
+from tidemill.spark.jobs.job import BatchResult, Flow, Inputs, source_options
 from tidemill.spark.pipeline.lag import Lag
 from tidemill.spark.pipeline.progress import Display, ProgressWatch, TaskWatch
 
@@ -68,8 +68,8 @@ class Runner:
         self._config, self._spark, self._state, self._display = config, spark, state, display
         self.stop = threading.Event()
         self._inputs = Inputs(spark, config)
-        source = config["source"]
-        self._lag = Lag(source["bootstrap"], source["options"]) if config["progress"]["lag"] else None
+        options = source_options(config["source"], include_headers=False)
+        self._lag = Lag(options) if config["progress"]["lag"] else None
         self._watch = ProgressWatch(state, display, self._lag)
 
     def run(self) -> str:
@@ -98,7 +98,9 @@ class Runner:
         facts = self._watch.totals()[self._config.job.name]
         facts.batch_id, facts.batches, facts.messages = 0, 1, result.rows
         facts.batch_ms = int((time.monotonic() - started) * 1000)
+        facts.messages_per_second = round(result.rows * 1000 / max(1, facts.batch_ms), 1)
         self._state.batch(self._config.job.name, facts, batch_messages=result.rows)
+        self._display.batch(self._config.job.name, facts)
         return "finished"
 
     # -- streams ------------------------------------------------------------------------------------------

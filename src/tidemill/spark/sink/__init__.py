@@ -5,6 +5,7 @@
     publisher       batches to their leaders                transaction             the transaction's requests
     staging         from task to driver                     decisions               was this batch published?
     publication     the protocol of the driver              tasks, writers          what Spark calls
+    asking          the same question, without writing
 
 docs/decisions/0021-exactly-once-sink.md says why it is done this way, docs/guides/spark-sink.md how to use it.
 """

@@ -6,6 +6,7 @@ rows and decision become visible together or not at all.
     key     <query id>/<batch id>
     value   {"version": 1, "query": "5d6c…", "batch": 17, "records": 1200, "tasks": 4, "timestamp_ms": 1763430000000,
              "topics": {"orders": {"0": 400, "1": 800}}}
+            and for an unnamed write in foreachBatch: "attempt": "local-1763430000000/41", "write": "run-0d2f…"
 
 Batches of a query are decided in order, so the newest decision answers for all before it. Those that are
 `KEPT_DECISIONS` or more batches older are removed by tombstones in the same transaction: the one that is exactly so
@@ -16,10 +17,18 @@ partition, also by one of another query whose driver died, and a decision behind
 markers are read: a record counts when the commit marker of its producer follows. The reader has begun a transaction of
 this query before, so each of the query's records has its marker.
 
-    standing_decisions(cluster, "5d6c…", patience_ms=120_000)      # {16, 17}; empty when the query has none
+    standing_decisions(cluster, "5d6c…", patience_ms=120_000)      # {16: value, 17: value}; empty when it has none
 
 A query's last decision is usually near the end of the partition: the last `TAIL_OFFSETS` offsets are read first, the
 whole partition only when they hold none. So the newest is always among what is found, older ones perhaps.
+
+A write in `foreachBatch` that has no name of its own is known by its query, batch and topic. Its decision also says who
+came by last (`Writer`: the attempt at the batch, and the write), because such a name can be used twice by mistake:
+
+    write 1 to orders              undecided                published, stamped (attempt 1, write 1)
+    write 2 to orders              stamped by attempt 1     another write of this attempt: refused
+    after a restart: write 1       stamped by attempt 1     a repetition: skipped, stamped (attempt 2, write 3)
+    after a restart: write 2       stamped by attempt 2     refused again, not taken for a repetition of write 1
 
 A marker that compaction has emptied says no longer how its transaction ended; but compaction removes what was aborted,
 so records that are still there before it were committed.
@@ -65,11 +74,23 @@ _CONTROL_KEY = struct.Struct(">hh")
 _COMMIT = 1
 
 
+class UnmarkedDecision(TidemillError):
+    """The transaction of a decision has not ended."""
+
+
+class Writer(NamedTuple):
+    """Who writes under a name that is not the write's own: an attempt at a batch, and one write of it."""
+
+    attempt: str
+    write: str
+
+
 class Decision(NamedTuple):
     query: str
     batch: int
     tasks: int
     counts: Mapping[TopicPartition, int]
+    writer: Writer | None = None
 
     @property
     def key(self) -> bytes:
@@ -83,7 +104,11 @@ class Decision(NamedTuple):
             "version": VERSION, "query": self.query, "batch": self.batch, "records": sum(self.counts.values()),
             "tasks": self.tasks, "timestamp_ms": now_ms, "topics": topics,
         }  # fmt: skip
-        return json.dumps(fields, separators=(",", ":")).encode()
+        return _json(fields | (self.writer._asdict() if self.writer is not None else {}))
+
+
+def _json(fields: Mapping[str, object]) -> bytes:
+    return json.dumps(fields, separators=(",", ":")).encode()
 
 
 def decision_key(query: str, batch: int) -> bytes:
@@ -106,13 +131,27 @@ def superfluous(batch: int, standing: Iterable[int]) -> list[int]:
 
 
 def tombstone_batch(query: str, batch: int) -> Batch:
-    now_ms = time.time_ns() // 1_000_000
-    record = Record(0, now_ms, decision_key(query, batch), None)
+    return _one_record(query, batch, None)
+
+
+def stamped_batch(query: str, batch: int, value: bytes, writer: Writer) -> Batch:
+    """A decision that stands, as this writer leaves it."""
+    return _one_record(query, batch, _json(json.loads(value) | writer._asdict()))
+
+
+def _one_record(query: str, batch: int, value: bytes | None) -> Batch:
+    record = Record(0, time.time_ns() // 1_000_000, decision_key(query, batch), value)
     return Batch(COMMITS, 1, build_batch([record], leader_epoch=-1, is_final=False))
 
 
-def standing_decisions(cluster: Cluster, query: str, patience_ms: int) -> frozenset[int]:
-    """Batches of this query that were published, the newest always among them.
+def writer_of(value: bytes) -> Writer:
+    """Who came by a decision last."""
+    fields = json.loads(value)
+    return Writer(fields.get("attempt", ""), fields.get("write", ""))
+
+
+def standing_decisions(cluster: Cluster, query: str, patience_ms: int) -> dict[int, bytes]:
+    """Batches of this query that were published and the decisions' values, the newest always among them.
 
     Call it only when no transaction of the query is open: see `Transaction.begin`.
     """
@@ -129,33 +168,34 @@ def _bounds(cluster: Cluster) -> tuple[int, int]:
     return first, cluster.list_offsets({COMMITS: LATEST}, committed=False)[COMMITS]
 
 
-def _scan(cluster: Cluster, query: str, start: int, end: int) -> frozenset[int]:
+def _scan(cluster: Cluster, query: str, start: int, end: int) -> dict[int, bytes]:
     """The batches of the query that the committed records of these offsets decide."""
-    standing: set[int] = set()
-    pending: dict[int, list[tuple[int, bool]]] = {}
+    standing: dict[int, bytes] = {}
+    pending: dict[int, list[tuple[int, bytes | None]]] = {}
     for header, records in _batches(cluster, start, end):
         if not header.is_control:
             mine = [found for record in records if (found := _batch_of(record, query)) is not None]
             pending.setdefault(header.producer_id, []).extend(mine)
             continue
-        for batch, is_decided in pending.pop(header.producer_id, []):
+        for batch, value in pending.pop(header.producer_id, []):
             if _is_commit(records):
-                (standing.add if is_decided else standing.discard)(batch)
+                standing.pop(batch, None)
+                standing |= {} if value is None else {batch: value}
     if any(pending.values()):
-        raise TidemillError(
+        raise UnmarkedDecision(
             f"a decision of query {query} in {COMMITS} has no marker; its batch may be published or not"
         )
-    return frozenset(standing)
+    return standing
 
 
 def _is_commit(marker: list[Record]) -> bool:
     return not marker or _CONTROL_KEY.unpack_from(marker[0].key or bytes(4))[1] == _COMMIT
 
 
-def _batch_of(record: Record, query: str) -> tuple[int, bool] | None:
-    """The batch of this query that the record is about, and whether it decides it or removes the decision."""
+def _batch_of(record: Record, query: str) -> tuple[int, bytes | None] | None:
+    """The batch of this query that the record is about, and its decision; None removes the decision."""
     name, _, batch = (record.key or b"").decode(errors="replace").rpartition("/")
-    return (int(batch), record.value is not None) if name == query and batch.isdigit() else None
+    return (int(batch), record.value) if name == query and batch.isdigit() else None
 
 
 def _batches(cluster: Cluster, start: int, end: int) -> Iterator[tuple[BatchHeader, list[Record]]]:

@@ -24,7 +24,15 @@ from collections.abc import Iterator
 from tidemill.model.errors import TidemillError
 from tidemill.spark.client.cluster import BrokerError, Cluster, TopicPartition, kept_cluster
 from tidemill.spark.errors import BrokerUnavailable
-from tidemill.spark.sink.decisions import Decision, decision_batch, standing_decisions, tombstone_batch
+from tidemill.spark.sink.decisions import (
+    Decision,
+    Writer,
+    decision_batch,
+    stamped_batch,
+    standing_decisions,
+    tombstone_batch,
+    writer_of,
+)
 from tidemill.spark.sink.publisher import Delivery, Publisher
 from tidemill.spark.sink.settings import SinkSettings
 from tidemill.spark.sink.staging import Staged, read_staged, staged_ends
@@ -55,17 +63,35 @@ class BatchOutdated(TidemillError):
         return type(self), (self.query, self.batch, self.newest)
 
 
-def publish(settings: SinkSettings, query: str, batch: int, staged: list[Staged]) -> bool:
+class SecondWrite(TidemillError):
+    """Two writes of one batch under one name: after a restart nobody could tell which of them was published."""
+
+    def __init__(self, query: str, batch: int) -> None:
+        super().__init__(
+            f"batch {batch} of query {query} is published already, by another write of the same foreachBatch."
+            f" Set the option commitKey of this write to a name of its own, such as NAME/{batch} with the number of the"
+            f" batch at its end, and leave the first write as it is"
+        )
+        self.query, self.batch = query, batch
+
+    def __reduce__(self) -> tuple[type[SecondWrite], tuple[str, int]]:
+        return type(self), (self.query, self.batch)
+
+
+def publish(
+    settings: SinkSettings, query: str, batch: int, staged: list[Staged], writer: Writer | None = None
+) -> bool:
     """Publish what the tasks staged, exactly once; False when the batch had been published before.
 
-    Brokers may be away for `delivery.timeout.ms`, counted from the first failure.
+    Brokers may be away for `delivery.timeout.ms`, counted from the first failure. With `writer`, the same batch from
+    another write of the same attempt is refused (`decisions` says why).
     """
     reached(query, batch, Step.COMMITTING)
     if not any(each.counts for each in staged):
         return False
     deadline: float | None = None
     with kept_cluster(settings.client) as cluster:
-        publication = _Publication(cluster, settings, query, batch, staged)
+        publication = _Publication(cluster, settings, query, batch, staged, writer)
         while True:
             try:
                 is_new = publication.attempt()
@@ -97,7 +123,13 @@ def forget_run(settings: SinkSettings, query: str, batch: int) -> None:
 
 class _Publication:
     def __init__(
-        self, cluster: Cluster, settings: SinkSettings, query: str, batch: int, staged: list[Staged]
+        self,
+        cluster: Cluster,
+        settings: SinkSettings,
+        query: str,
+        batch: int,
+        staged: list[Staged],
+        writer: Writer | None,
     ) -> None:
         self._cluster = cluster
         self._settings = settings
@@ -109,14 +141,15 @@ class _Publication:
         counts: Counter[TopicPartition] = Counter()
         for each in staged:
             counts.update(each.counts)
-        self._decision = Decision(query, batch, len(staged), counts)
-        self._standing: frozenset[int] = frozenset()
+        self._decision = Decision(query, batch, len(staged), counts, writer)
+        self._standing: dict[int, bytes] = {}
 
     def attempt(self) -> bool:
         self._topics.ensure_commits()
         self._transaction.begin()
         self._reached(Step.FENCED)
         if self._is_decided():
+            self._pass_by()
             self._reached(Step.SKIPPED)
             return False
         self._reached(Step.UNDECIDED)
@@ -126,13 +159,33 @@ class _Publication:
         self._reached(Step.COMMITTED)
         return True
 
+    def _pass_by(self) -> None:
+        """Leave word that this attempt has met the decision, unless another write of it already has."""
+        mine = self._decision.writer
+        if mine is None:
+            return
+        value = self._standing[self._batch]
+        before = writer_of(value)
+        if before.write == mine.write:
+            return
+        if before.attempt == mine.attempt:
+            raise SecondWrite(self._query, self._batch)
+        with self._ended_on_failure():
+            self._transaction.add([COMMITS])
+            publisher = self._publisher()
+            publisher.send(stamped_batch(self._query, self._batch, value, mine))
+            publisher.flush()
+            self._transaction.commit()
+
+    def _publisher(self) -> Publisher:
+        delivery = _delivery(self._settings, self._transaction)
+        return Publisher(self._cluster, self._transaction.producer, delivery)
+
     def _write(self) -> None:
         """Rows and decision into one open transaction."""
         self._transaction.add([*self._decision.counts, COMMITS])
         self._reached(Step.OPENED)
-        publisher = Publisher(
-            self._cluster, self._transaction.producer, _delivery(self._settings, self._transaction)
-        )
+        publisher = self._publisher()
         with Cluster(self._settings.client) as reader:
             for batch in read_staged(reader, self._staged):
                 publisher.send(batch)

@@ -3,7 +3,8 @@
     option                      default        meaning
     topic                                      where all rows go; stands above the column topic
     delivery                    exactly-once   or at-least-once
-    commitKey                                  batch only: a name; a second write with this name is skipped
+    commitKey                                  batch only: a name; a second write with this name is skipped.
+                                               In foreachBatch its default is made of query, batch and topic
     stagingInlineBytes          256 KiB        what a task hands to the driver instead of staging it
     stagingPartitions           4              partitions of a staging topic
     includeHeaders                             no effect: headers are written when there is a column headers

@@ -9,7 +9,7 @@ Both run in a Python worker of an executor, in front of an iterator of Arrow bat
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import pyarrow as pa
 
@@ -24,8 +24,14 @@ from tidemill.spark.sink.steps import Step, reached
 from tidemill.spark.sink.topics import SinkTopics
 from tidemill.spark.sink.transaction import idempotent_producer
 
+if TYPE_CHECKING:
+    from pyspark import TaskContext
+
 QUERY_PROPERTY, BATCH_PROPERTY = "sql.streaming.queryId", "streaming.sql.batchId"
 SPECULATION_PROPERTY = "spark.speculation"
+APPLICATION_PROPERTY, EXECUTION_PROPERTY = "spark.app.id", "spark.sql.execution.root.id"
+STREAM_SESSION_PROPERTY = "spark.sql.streaming.internal.stateStore.partitions"
+"""Spark sets it in the session that it makes for a query, and nobody else does: the query's frames carry it."""
 
 
 class SpeculationRefused(TidemillError):
@@ -38,6 +44,10 @@ class TaskFacts(NamedTuple):
     task: Task
     query: str | None
     batch: int | None
+    attempt: str | None = None
+    """At this batch: a batch that is run again is another execution of Spark, whatever is written in it."""
+    is_of_stream: bool = False
+    """The rows belong to a query, also where Spark does not say to which (in a thread that is not the query's)."""
 
 
 def task_facts() -> TaskFacts:
@@ -54,7 +64,15 @@ def task_facts() -> TaskFacts:
         )
     batch = context.getLocalProperty(BATCH_PROPERTY)
     task = Task(context.partitionId(), context.attemptNumber())
-    return TaskFacts(task, context.getLocalProperty(QUERY_PROPERTY), int(batch) if batch else None)
+    query = context.getLocalProperty(QUERY_PROPERTY)
+    is_of_stream = bool(query or context.getLocalProperty(STREAM_SESSION_PROPERTY))
+    return TaskFacts(task, query, int(batch) if batch else None, _attempt(context), is_of_stream)
+
+
+def _attempt(context: TaskContext) -> str | None:
+    application = context.getLocalProperty(APPLICATION_PROPERTY)
+    execution = context.getLocalProperty(EXECUTION_PROPERTY)
+    return f"{application}/{execution}" if application and execution else None
 
 
 def write_task(settings: SinkSettings, rows: Iterable[pa.RecordBatch], name: str, facts: TaskFacts) -> Staged:

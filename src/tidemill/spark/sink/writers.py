@@ -5,6 +5,10 @@ returned. A stream's writer is made anew for each call, so nothing is kept in it
 at, the tasks learn from their context and pass on in their messages. A batch writer is made once and travels to the
 tasks and back, so it carries the name of its run.
 
+A batch write is known by its `commitKey`; without one, in `foreachBatch`, by the query, the batch and the topic, which
+the tasks learn in the same way, because the function is run again after a failure; else by its run, which is never
+repeated.
+
     df.write.format("tidemill").option("kafka.bootstrap.servers", …).option("topic", "orders").mode("append").save()
 
 `abort` has nothing to undo: what was not committed was never visible. It only drops staged copies.
@@ -16,29 +20,41 @@ import contextlib
 import re
 import uuid
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 
 from tidemill.model.errors import TidemillError
 from tidemill.spark.client.cluster import BrokerError, Cluster
-from tidemill.spark.errors import BrokerUnavailable
+from tidemill.spark.errors import BadOption, BrokerUnavailable
+from tidemill.spark.sink.decisions import Writer
 from tidemill.spark.sink.publication import forget_run, publish
 from tidemill.spark.sink.settings import SinkSettings
 from tidemill.spark.sink.staging import Staged, staged_ends
-from tidemill.spark.sink.tasks import deliver_task, task_facts, write_task
+from tidemill.spark.sink.tasks import TaskFacts, deliver_task, task_facts, write_task
 from tidemill.spark.sink.topics import SinkTopics
+
+ANY_TOPIC = "*"
+"""In the name of a write whose topics are a column; no topic is called so."""
 
 if TYPE_CHECKING:
     Messages = Sequence[WriterCommitMessage | None]
 
 
+class Name(NamedTuple):
+    """What a write is known by; `attempt` is that at a batch whose writes did not name themselves."""
+
+    query: str
+    batch: int
+    attempt: str | None = None
+
+
 class TaskMessage(WriterCommitMessage):
     """What a task returns: for whom it wrote, and what waits to be published (None when all is delivered)."""
 
-    def __init__(self, query: str, staged: Staged | None) -> None:
-        self.query = query
+    def __init__(self, name: Name, staged: Staged | None) -> None:
+        self.name = name
         self.staged = staged
 
 
@@ -46,22 +62,25 @@ class BatchWriter(DataSourceArrowWriter):
     def __init__(self, settings: SinkSettings) -> None:
         self._settings = settings
         self._run = f"run-{uuid.uuid4()}"
-        self._query, self._batch = split_commit_key(settings.commit_key or self._run)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        facts = task_facts()._replace(batch=self._batch)
+        facts = task_facts()
         if not self._settings.is_exactly_once:
             deliver_task(self._settings, iterator, facts)
-            return TaskMessage(self._query, None)
-        return TaskMessage(self._query, write_task(self._settings, iterator, self._run, facts))
+            return TaskMessage(Name(self._run, 0), None)
+        name = batch_name(self._settings, self._run, facts)
+        facts = facts._replace(batch=name.batch)
+        return TaskMessage(name, write_task(self._settings, iterator, self._run, facts))
 
     def commit(self, messages: Messages) -> None:
         staged = _staged(messages)
         if not staged:
             return
-        is_published = publish(self._settings, self._query, self._batch, staged)
-        if is_published and self._settings.commit_key is None:
-            forget_run(self._settings, self._query, self._batch)
+        name = _name(messages)
+        writer = None if name.attempt is None else Writer(name.attempt, self._run)
+        is_published = publish(self._settings, name.query, name.batch, staged, writer)
+        if is_published and name.query == self._run:
+            forget_run(self._settings, name.query, name.batch)
         _drop_run(self._settings, staged)
 
     def abort(self, messages: Messages) -> None:
@@ -78,15 +97,15 @@ class StreamWriter(DataSourceStreamArrowWriter):
             raise TidemillError("Spark did not say which query and batch this task belongs to")
         if not self._settings.is_exactly_once:
             deliver_task(self._settings, iterator, facts)
-            return TaskMessage(facts.query, None)
-        return TaskMessage(facts.query, write_task(self._settings, iterator, facts.query, facts))
+            return TaskMessage(Name(facts.query, facts.batch), None)
+        staged = write_task(self._settings, iterator, facts.query, facts)
+        return TaskMessage(Name(facts.query, facts.batch), staged)
 
     def commit(self, messages: Messages, batchId: int) -> None:  # noqa: N803 (Spark's name)
         staged = _staged(messages)
         if not staged:
             return
-        (query,) = {message.query for message in messages if isinstance(message, TaskMessage)}
-        publish(self._settings, query, batchId, staged)
+        publish(self._settings, _name(messages).query, batchId, staged)
 
     def abort(self, messages: Messages, batchId: int) -> None:  # noqa: N803
         staged = _staged(messages)
@@ -94,10 +113,32 @@ class StreamWriter(DataSourceStreamArrowWriter):
             SinkTopics(cluster, 0).delete_staged(staged_ends(staged))
 
 
+def batch_name(settings: SinkSettings, run: str, facts: TaskFacts) -> Name:
+    """The name of a batch write; refuses rows of a stream whose batch nobody can name."""
+    if settings.commit_key is not None:
+        return Name(*split_commit_key(settings.commit_key))
+    if not facts.is_of_stream:
+        return Name(run, 0)
+    if facts.query is None or facts.batch is None or facts.attempt is None:
+        raise BadOption(
+            "commitKey",
+            "must be set: the rows are those of a stream, and Spark does not say of which batch, because the thread"
+            " that writes them is not the query's",
+            "a name of its own for each write, such as NAME/17 in batch 17; or write in a pyspark.InheritableThread",
+        )
+    return Name(f"{facts.query}/{settings.topic or ANY_TOPIC}", facts.batch, facts.attempt)
+
+
 def split_commit_key(key: str) -> tuple[str, int]:
     """`my-query/orders/17` is batch 17 of `my-query/orders`, so that old decisions go; any other name is a batch 0."""
     match = re.fullmatch(r"(.+)/(0|[1-9][0-9]{0,17})", key)
     return (match[1], int(match[2])) if match else (key, 0)
+
+
+def _name(messages: Messages) -> Name:
+    """For whom all tasks wrote."""
+    (name,) = {message.name for message in messages if isinstance(message, TaskMessage)}
+    return name
 
 
 def _staged(messages: Messages) -> list[Staged]:
