@@ -82,6 +82,12 @@ class ClassicClient:
             assert self.sync().error_code == 0
 
 
+def delete_group(driver: ConsumerDriver) -> int:
+    token = driver.token()
+    driver.run(driver.shard.delete_groups(["g"], token, driver.now_ms))
+    return int(driver.replies[token][0].error_code)
+
+
 def classic_group(driver: ConsumerDriver, instance_id: str | None = None) -> ClassicClient:
     """A stable classic group of one, which reads everything."""
     client = ClassicClient(driver, instance_id=instance_id)
@@ -263,6 +269,21 @@ def test_empty_groups_change_their_kind_by_the_first_join() -> None:
     assert driver.committed() == {("orders", 0): 5}
 
 
+def test_a_classic_join_that_cannot_be_written_leaves_the_empty_consumer_group() -> None:
+    driver = make()
+    new = driver.member("m-new")
+    new.beat()
+    new.leave()
+    driver.fails_appends = True
+    assert driver.join("g", instance_id="i", session_timeout_ms=SESSION_MS, token="unwritten") is None
+    driver.fails_appends = False
+    assert driver.consumer().is_empty, "its tombstones were not written"
+    assert new.beat().member_epoch == 4, "so its epochs go on"
+    new.leave()
+    assert delete_group(driver) == 0
+    assert driver.shard.group("g") is None, "nobody takes its place who is not in the records"
+
+
 # -- classic requests to a consumer group -----------------------------------------------------------------
 
 
@@ -362,20 +383,15 @@ def test_lists_and_deletes_know_the_kinds() -> None:
         )
         return [(each.group_id, each.group_type, each.group_state) for each in driver.replies[token]]
 
-    def delete() -> int:
-        token = driver.token()
-        driver.run(driver.shard.delete_groups(["g"], token, driver.now_ms))
-        return int(driver.replies[token][0].error_code)
-
     assert listed("Consumer") == [("g", "consumer", "Stable")]
     assert listed("classic") == [("simple", "classic", "Empty")]
     token = driver.token()
     driver.run(driver.shard.describe_groups(["g"], RequestContext(api_version=6), token, driver.now_ms))
     (described,) = driver.replies[token]
     assert described.error_code == ErrorCode.GROUP_ID_NOT_FOUND and "not a classic" in described.error_message
-    assert delete() == ErrorCode.NON_EMPTY_GROUP
+    assert delete_group(driver) == ErrorCode.NON_EMPTY_GROUP
     one.leave()
-    assert delete() == 0 and driver.shard.group("g") is None
+    assert delete_group(driver) == 0 and driver.shard.group("g") is None
     driver.crash()
     assert driver.shard.group("g") is None
 
