@@ -233,6 +233,20 @@ def test_without_downgrade_the_group_goes_on_as_it_is() -> None:
     assert old.owned == [0, 1, 2, 3] and isinstance(driver.shard.group("g"), ConsumerGroup)
 
 
+def test_without_downgrade_classic_members_notice_that_a_topic_grew() -> None:
+    driver = make(allows_downgrade=False)
+    old = classic_group(driver)
+    new = driver.member("m-new")
+    new.beat()
+    old.rejoin()
+    new.leave()
+    old.rejoin()
+    assert old.heartbeat() == 0
+    driver.set_topic("orders", PARTITIONS + 1)
+    old.rejoin()
+    assert old.owned == [0, 1, 2, 3, 4] and old.heartbeat() == 0
+
+
 def test_a_static_member_of_the_newer_protocol_is_replaced_by_one_of_the_classic() -> None:
     driver = make()
     new = driver.member("m-new", instance_id="i")

@@ -206,7 +206,7 @@ class ConsumerGroups:
         self, group: ConsumerGroup, request: HeartbeatRequest, token: Token, step: Step
     ) -> None:
         try:
-            code = consumer_classic.heartbeat(group, request, step)
+            code = consumer_classic.heartbeat(group, request, self._topics, step)
         except ApiError as failure:
             code = failure.code
         step.reply(token, HeartbeatResponse(error_code=code))
