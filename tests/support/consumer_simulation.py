@@ -22,20 +22,20 @@ that subscribes to it. When they have all left, nothing remains: the offsets exp
 from __future__ import annotations
 
 import random
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from consumer_driver import ConsumerDriver, DrivenMember
 from group_driver import NOT_WRITTEN
 from group_replays import Follower
 from offset_ledger import OffsetLedger
-from reading_process import ReadingProcess, Surroundings
+from reading_process import Partition, ReadingProcess, Surroundings
 
 from tidemill.coordination.group.consumer_group import ConsumerGroup
 from tidemill.coordination.group.contract import ConsumerSettings, GroupSettings
 from tidemill.model.errors import ErrorCode
 
 TOPICS = ("orders", "bills", "notes")
-STEPS = 150
 HEARTBEAT_MS = 1000
 LAST_ROUNDS, CALM_ROUNDS = 90, 5
 """How many heartbeats the group has to come to rest; it stays so for some."""
@@ -130,6 +130,8 @@ class SimulatedMember(ReadingProcess):
 class ConsumerSimulation:
     """The `Surroundings` of its members."""
 
+    steps = 150
+
     def __init__(self, seed: int) -> None:
         self.dice = random.Random(seed)
         self.transcript: list[str] = []
@@ -175,23 +177,34 @@ class ConsumerSimulation:
     # -- trouble ----------------------------------------------------------------------------------------
 
     def run(self) -> None:
-        for _ in range(STEPS):
+        for _ in range(self.steps):
             self._step()
             self.check()
         self._come_to_rest()
 
     def _step(self) -> None:
-        happenings = [self._act, self._pass_time, self._leave, self._die, self._stall, self._change_mind]
-        happenings += [self._crash, self._fail_writes, self._change_topics]
-        happenings += [
-            self._haunt,
-            self._close,
-            self._delete_offsets,
-            self._reset_offsets,
-            self._delete_group,
-        ]
-        (happening,) = self.dice.choices(happenings, weights=[70, 15, 3, 3, 4, 4, 3, 2, 5, 5, 1, 2, 2, 1])
+        happenings = self._happenings()
+        (happening,) = self.dice.choices(list(happenings), weights=list(happenings.values()))
         happening()
+
+    def _happenings(self) -> dict[Callable[[], None], int]:
+        """What may happen, and how often."""
+        return {
+            self._act: 70,
+            self._pass_time: 15,
+            self._leave: 3,
+            self._die: 3,
+            self._stall: 4,
+            self._change_mind: 4,
+            self._crash: 3,
+            self._fail_writes: 2,
+            self._change_topics: 5,
+            self._haunt: 5,
+            self._close: 1,
+            self._delete_offsets: 2,
+            self._reset_offsets: 2,
+            self._delete_group: 1,
+        }
 
     def _act(self) -> None:
         self.dice.choice(self.members).act()
@@ -282,27 +295,33 @@ class ConsumerSimulation:
     # -- invariants -------------------------------------------------------------------------------------
 
     def check(self) -> None:
-        group = self.driver.shard.group("g")
+        self._check_group(self.driver.shard.group("g"))
+        self.ledger.check()
+        self.follower.check()
+
+    def _check_group(self, group: object) -> None:
         if isinstance(group, ConsumerGroup):
             self._check_readers(group)
             self._check_epochs(group)
             self._check_owners(group)
         else:
             self.group_epoch, self.member_epochs = 0, {}
-        self.ledger.check()
-        self.follower.check()
 
     def _check_readers(self, group: ConsumerGroup) -> None:
         """Who was removed while it stalled will be fenced; it reads on until then, and cannot commit."""
-        readers: dict[tuple[bytes, int], str] = {}
-        for member in self.members:
-            known = group.members.get(member.member_id)
-            epochs = () if known is None else (known.member_epoch, known.previous_member_epoch)
-            if member.commit_epoch not in epochs:
-                continue
-            for partition in member.reads:
-                other = readers.setdefault(partition, member.name)
-                assert other == member.name, f"{other} and {member.name} read {partition}"
+        known = ((each, group.members.get(each.member_id)) for each in self.members)
+        self._check_one_reader(
+            each
+            for each, member in known
+            if member is not None and each.commit_epoch in (member.member_epoch, member.previous_member_epoch)
+        )
+
+    def _check_one_reader(self, processes: Iterable[ReadingProcess]) -> None:
+        readers: dict[Partition, str] = {}
+        for process in processes:
+            for partition in process.reads:
+                other = readers.setdefault(partition, process.name)
+                assert other == process.name, f"{other} and {process.name} read {partition}"
 
     def _check_epochs(self, group: ConsumerGroup) -> None:
         assert group.epoch >= self.group_epoch and group.epoch >= group.target_epoch
@@ -344,13 +363,15 @@ class ConsumerSimulation:
         self._check_that_nothing_remains()
 
     def is_settled(self) -> bool:
-        group = self.driver.consumer()
+        group = self.driver.shard.group("g")
+        if not isinstance(group, ConsumerGroup):
+            return False
         return group.state == "Stable" and len(group.members) == len(self.members)
 
     def _check_that_nothing_remains(self) -> None:
         for member in self.members:
             member.quit(for_good=True)
-        self.driver.advance(RETENTION_MS + 2 * RETENTION_CHECK_MS)
+        self.driver.advance(2 * RETENTION_MS)
         self.ledger.check_all_expired()
         self.follower.check()
 

@@ -73,7 +73,7 @@ class OffsetLedger:
         self._observed = 0
         """How much of the log has been looked at."""
         self._last_inhabited_ms = driver.now_ms
-        """When the group was last seen with members."""
+        """When the group was last seen with members in its records."""
         self._was_classic = False
         self.refused_commits = 0
 
@@ -198,9 +198,15 @@ class OffsetLedger:
         expected = {key: commit.offset for key, commit in self._committed.items()}
         assert self._driver.committed() == expected, "other offsets than were acknowledged"
         self._removable.clear()
-        if not self._has_no_members():
-            self._last_inhabited_ms = self._driver.now_ms
-            self._was_classic = isinstance(self._driver.shard.group("g"), ClassicGroup)
+        self._look_for_members()
+
+    def _look_for_members(self) -> None:
+        """As stored: whoever waits for a first generation has not been there, if the shard crashes."""
+        group = self._driver.shard.group("g")
+        if isinstance(group, ConsumerGroup) and group.members:
+            self._last_inhabited_ms, self._was_classic = self._driver.now_ms, False
+        elif isinstance(group, ClassicGroup) and group.stored is not None and group.stored.members:
+            self._last_inhabited_ms, self._was_classic = self._driver.now_ms, True
 
     def check_all_expired(self) -> None:
         """Everybody is gone for longer than offsets are kept, and the group with them."""
