@@ -161,6 +161,21 @@ def test_who_is_told_to_join_again_and_does_not_is_removed() -> None:
     assert set(driver.consumer().members) == {"m-new"}
 
 
+def test_what_a_cooperative_member_is_giving_up_waits_for_it() -> None:
+    driver = make()
+    old = classic_group(driver)
+    assert old.join().generation_id == 2, "it leads, and says that it owns everything"
+    old.sync({old.member_id: write_assignment({"orders": [0, 1]}, 1)})
+    new = driver.member("m-new")
+    assert new.beat().member_epoch == 3 and new.partitions == [], "2 and 3 are still read by the other one"
+    driver.crash()
+    assert new.beat().error_code == 0 and new.partitions == []
+    assert old.heartbeat() == ErrorCode.REBALANCE_IN_PROGRESS
+    old.rejoin()
+    new.beat()
+    assert sorted(old.owned + new.partitions) == [0, 1, 2, 3] and len(new.partitions) == 2
+
+
 @pytest.mark.parametrize(
     ("changes", "reason"), [({"allows_upgrade": False}, "disabled"), ({"max_size": 0}, "many")]
 )
