@@ -366,7 +366,8 @@ class ConsumerSimulation:
         group = self.driver.shard.group("g")
         if not isinstance(group, ConsumerGroup):
             return False
-        return group.state == "Stable" and len(group.members) == len(self.members)
+        ids = {each.member_id for each in self.members if each.is_in}
+        return group.state == "Stable" and ids == group.members.keys() and len(ids) == len(self.members)
 
     def _check_that_nothing_remains(self) -> None:
         for member in self.members:

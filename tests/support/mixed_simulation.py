@@ -136,14 +136,13 @@ class MixedSimulation(ConsumerSimulation):
     def is_settled(self) -> bool:
         group = self.driver.shard.group("g")
         if isinstance(group, ConsumerGroup):
-            return super().is_settled() and all(
-                each.is_in and each.commit_epoch == group.epoch for each in self.members
-            )
+            return super().is_settled() and all(each.commit_epoch == group.epoch for each in self.members)
         if not isinstance(group, ClassicGroup):
             return False
         others = [each for each in self.members if not isinstance(each, ClassicProcess)]
-        inside = [each for each in self.members if each.is_in and each.commit_epoch == group.generation]
+        inside = [each for each in self.members if each.is_in and each.member_id in group.members]
         is_complete = len(inside) == len(group.members) == len(self.members) - len(others)
+        is_complete &= all(each.commit_epoch == group.generation for each in inside)
         return group.state is STABLE and is_complete and not (others and self.allows_upgrade)
 
     def subscribed_topics(self) -> set[str]:
