@@ -65,8 +65,9 @@ class Commit(NamedTuple):
 class OffsetLedger:
     def __init__(self, driver: GroupDriver) -> None:
         self._driver = driver
-        self._readers: dict[Key, Reader] = {}
-        """Who was the last to begin with a partition."""
+        self._readers: dict[Key, list[Reader]] = {}
+        """The last member to begin with a partition, and who else did since: after a crash the group may take one for
+        a member whom it had lost before, if nobody came in between."""
         self._committed: dict[Key, Commit] = {}
         self._removable: set[Key] = set()
         """What was asked to be deleted, and may be."""
@@ -92,8 +93,7 @@ class OffsetLedger:
                 key = (topic.name, partition.partition_index)
                 known = self._committed.get(key)
                 assert partition.committed_offset == (-1 if known is None else known.offset), key
-                if is_current:
-                    self._readers[key] = reader
+                self._readers[key] = [*([] if is_current else self._readers.get(key, [])), reader]
                 found[key] = max(partition.committed_offset, 0)
         return found
 
@@ -114,8 +114,9 @@ class OffsetLedger:
             {key: offset}, reader.member_id, reader.commit_epoch, instance_id=reader.instance_id
         )
         if code == ErrorCode.NONE:
-            last = self._readers.get(key)
-            assert last is reader, f"{reader.name} commits {key}, which {last and last.name} reads by now"
+            assert reader in self._readers[key], (
+                f"{reader.name} commits {key}, which another one reads by now"
+            )
             assert known is None or offset > known.offset, f"{reader.name} takes {key} back from {known}"
             self._committed[key] = Commit(offset, self._driver.now_ms)
         else:

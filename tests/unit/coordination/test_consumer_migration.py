@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from consumer_driver import ConsumerDriver, settle
+from group_driver import NOT_WRITTEN
 
 from tidemill.coordination.group.classic import PREPARING, STABLE, ClassicGroup
 from tidemill.coordination.group.classic_subscription import (
@@ -304,7 +305,7 @@ def test_a_classic_join_that_cannot_be_written_leaves_the_empty_consumer_group()
     new.beat()
     new.leave()
     driver.fails_appends = True
-    assert driver.join("g", instance_id="i", session_timeout_ms=SESSION_MS, token="unwritten") is None
+    assert driver.join("g", instance_id="i", session_timeout_ms=SESSION_MS) == NOT_WRITTEN
     driver.fails_appends = False
     assert driver.consumer().is_empty, "its tombstones were not written"
     assert new.beat().member_epoch == 4, "so its epochs go on"
