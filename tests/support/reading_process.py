@@ -105,9 +105,10 @@ class ReadingProcess:
     # -- reading --------------------------------------------------------------------------------------------
 
     def read(self) -> None:
-        """Ask where to begin; or read on, and commit."""
+        """Ask where to begin, or once more; or read on, and commit."""
         known = self._known(self.reads)
-        new = {each: key for each, key in known.items() if each not in self.positions}
+        asks_again = self.names_itself_in_fetches and self.simulation.dice.random() < 0.1
+        new = {each: key for each, key in known.items() if asks_again or each not in self.positions}
         if new:
             self._begin(new)
         elif known:
