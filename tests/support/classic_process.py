@@ -62,8 +62,8 @@ class ClassicProcess(ReadingProcess):
         self.assigned: set[Partition] = set()
         self.token = ""
         self.led_for: Mapping[str, int] | None = None
-        """The topics that it assigned as leader, and how many partitions they had; one that came back and led before
-        cannot know, and assigns anew."""
+        """The topics that it assigned as leader, and how many partitions they had. One that came back and led before
+        cannot know, and one that held partitions back for their owners does not count on these: it assigns anew."""
 
     @property
     def is_cooperative(self) -> bool:
@@ -152,12 +152,12 @@ class ClassicProcess(ReadingProcess):
         elif answer.leader == answer.member_id:
             subscriptions = {entry.member_id: read_subscription(entry.metadata) for entry in answer.members}
             self.led_for = topic_counts(self.driver.topics, subscriptions)
-            assignments = {
-                member_id: write_assignment(assignment, self.version)
-                for member_id, assignment in assign(
-                    subscriptions, self.led_for, is_cooperative=self.is_cooperative
-                ).items()
-            }
+            shares = assign(subscriptions, self.led_for, is_cooperative=self.is_cooperative)
+            assignments = {each: write_assignment(share, self.version) for each, share in shares.items()}
+            if sum(len(indexes) for share in shares.values() for indexes in share.values()) < sum(
+                self.led_for.values()
+            ):
+                self.led_for = UNKNOWN_COUNTS
         self.token, self.phase = self.simulation.new_id(self.name), "syncing"
         self.driver.sync(
             self.member_id, self.generation, assignments, instance_id=self.instance_id, token=self.token
