@@ -213,7 +213,7 @@ def strike_all(broker: SubprocessBroker, groups: dict[str, list[Worker]]) -> Non
 
 def is_at_work(member: Worker) -> bool:
     """Whether it reads, in its present life."""
-    done = [what for what, _ in member.journal()]
+    done = [what for what, _ in member.journal() if what != "assigned"]
     return done.count("started") == member.lives and done[-1] == "read"
 
 

@@ -88,8 +88,17 @@ Values = dict[int, set[str]]
 
 def check(history: History) -> list[Anomaly]:
     keys = sorted({part.key for _, part in _parts(history) if not isinstance(part, Assign)})
-    found = [anomaly for key in keys for anomaly in _check_key(history, key)]
+    found = [anomaly for key in keys for anomaly in _check_key(_only(history, key), key)]
     return found + list(_circles(history))
+
+
+def _only(history: History, key: str) -> History:
+    """What concerns this key."""
+    wanted = (
+        Operation(process, status, [part for part in parts if isinstance(part, Assign) or part.key == key])
+        for process, status, parts in history
+    )
+    return [operation for operation in wanted if operation.parts]
 
 
 def _parts(history: History) -> Iterator[tuple[Operation, Part]]:
@@ -204,7 +213,7 @@ def _components(edges: dict[int, set[int]]) -> Iterator[list[int]]:
     left = set(edges)
     while True:
         idle = {number for number in left if not edges[number] & left}
-        idle |= {number for number in left if not any(number in edges[other] for other in left)}
+        idle |= left.difference(*(edges[number] for number in left))
         if not idle:
             break
         left -= idle
