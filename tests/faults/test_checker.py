@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 
 import pytest
-from history import FAIL, INFO, OK, Assign, History, Operation, Poll, Send, Status, check, kinds
+from history import FAIL, INFO, OK, Assign, Commit, History, Operation, Part, Poll, Send, Status, check, kinds
 
 READ_ALL = Operation("reader", OK, [Assign(), Poll("p", [(0, "a"), (1, "b"), (2, "c")])])
 SENT_ALL = [Operation("w", OK, [Send("p", value, offset)]) for offset, value in enumerate(("a", "b", "c"))]
@@ -80,6 +80,13 @@ def test_a_planted_anomaly_is_found(expected: str, history: History) -> None:
     assert expected in kinds(check(history)), check(history)
 
 
+def test_a_committed_offset_that_goes_back_is_found() -> None:
+    commits = [("g", 1), ("other", 3), ("g", 2), ("g", 2), ("other", 3), ("g", 1)]
+    history = [Operation(group, OK, [Commit("p", offset)]) for group, offset in commits]
+    assert [(found.kind, found.what) for found in check(history)] == [("commit back", "g from 2 to 1")]
+    assert not check(history[:-1]), "groups go on by themselves"
+
+
 class CleanCluster:
     """A log per key that does everything right, and clients that have all the bad luck there is."""
 
@@ -89,13 +96,14 @@ class CleanCluster:
         """None where a marker or an aborted message is."""
         self.history: History = []
         self.positions: dict[str, dict[str, int]] = {}
+        self.committed: dict[str, int] = {}
         self._next = 0
 
     def write(self) -> None:
         """A send or a transaction: committed, aborted, or with an answer that got lost."""
         status = self.chance.choice([OK, OK, OK, FAIL, INFO])
         is_there = status is OK or (status is INFO and self.chance.random() < 0.5)
-        parts: list[Send | Poll | Assign] = []
+        parts: list[Part] = []
         for _ in range(self.chance.choice([1, 1, 3])):
             key, self._next = self.chance.choice(sorted(self.logs)), self._next + 1
             log, value = self.logs[key], f"v{self._next}"
@@ -117,11 +125,18 @@ class CleanCluster:
         self.positions[process] = {key: self.chance.randint(0, len(log)) for key, log in self.logs.items()}
         self.history.append(Operation(process, OK, [Assign()]))
 
+    def commit(self, key: str) -> None:
+        """Somewhere between the last commit and the end."""
+        self.committed[key] = self.chance.randint(self.committed.get(key, 0), len(self.logs[key]))
+        self.history.append(Operation("group", OK, [Commit(key, self.committed[key])]))
+
     def run(self) -> History:
         for _ in range(150):
             dice, process = self.chance.random(), self.chance.choice(["one", "two"])
             if dice < 0.5:
                 self.write()
+            elif dice < 0.55:
+                self.commit(self.chance.choice(["p", "q"]))
             elif dice < 0.9:
                 self.poll(process, self.chance.choice(["p", "q"]), self.chance.randint(1, 5))
             else:

@@ -1,9 +1,10 @@
 """Groups whose members join, leave, die and stall while messages flow and the broker is killed: nothing is skipped.
 
 Four groups read one topic at the same time, each with members of one client and protocol. Everything that can happen to
-a member happens to members of every client. A member writes down what it reads before it commits it, so whatever is
-committed must be written down by somebody: what is not, was skipped. All offsets that were ever committed are read from
-the log of the coordinator itself: none is lower than the one before.
+a member happens to members of every client. A member writes down that it is assigned partitions, and what it reads
+before it commits it; all offsets that were ever committed are read from the log of the coordinator itself. `history`
+judges each group: everything was read by somebody, nobody skipped anything or went back within an assignment, and no
+committed offset is lower than the one before.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from collections.abc import Callable
 
 from confluent_kafka import Producer
 from group_members import NEWER_PROTOCOL
+from history import OK, Assign, Commit, History, Operation, Poll, Send, check
 from journal_member import STALL_SECONDS
 from raw import fetch
 from raw_groups import committed_offsets
@@ -211,7 +213,7 @@ def strike_all(broker: SubprocessBroker, groups: dict[str, list[Worker]]) -> Non
 
 def is_at_work(member: Worker) -> bool:
     """Whether it reads, in its present life."""
-    done = [what for what, _ in member.journal()]
+    done = [what for what, _ in member.journal() if what != "assigned"]
     return done.count("started") == member.lives and done[-1] == "read"
 
 
@@ -237,18 +239,36 @@ def wait_for_rest(broker: SubprocessBroker, topic: str, groups: dict[str, list[W
 
 
 def judge(broker: SubprocessBroker, client: str, members: list[Worker], sent: int) -> None:
-    read = {
-        (partition, offset)
-        for member in members
-        for _, places in member.journal()
-        for partition, offset in places
-    }
-    everything = {(number % PARTITIONS, number // PARTITIONS) for number in range(sent)}
-    assert not everything - read, f"{client} skipped {sorted(everything - read)[:10]}"
     commits = commits_in_log(broker.bootstrap, f"group-{client}")
     assert commits.keys() == set(range(PARTITIONS))
-    for partition, offsets in commits.items():
-        back = [(a, b) for a, b in itertools.pairwise(offsets) if b < a]
-        assert not back, f"{client} went back on {partition}: {back}"
+    found = check([*sends(sent), *reads_of(members), *commits_of(commits)])
+    assert not found, f"{client}: {found[:10]}"
     assert sum(member.lives for member in members) > MEMBERS_PER_GROUP, "nobody died"
     assert stalls_of(members) == ROUNDS, client
+
+
+def sends(count: int) -> History:
+    return [Operation("flow", OK, [Send(str(n % PARTITIONS), str(n), n // PARTITIONS)]) for n in range(count)]
+
+
+def reads_of(members: list[Worker]) -> History:
+    """Every life of a member, and every time that it is told its partitions, begins at other positions."""
+    history: History = []
+    for number, member in enumerate(members):
+        for what, places in member.journal():
+            if what in ("started", "assigned"):
+                history.append(Operation(f"member {number}", OK, [Assign()]))
+            polls: dict[int, list[tuple[int, str]]] = {}
+            for partition, offset, value in places:
+                polls.setdefault(partition, []).append((offset, value))
+            for partition, read in polls.items():
+                history.append(Operation(f"member {number}", OK, [Poll(str(partition), read)]))
+    return history
+
+
+def commits_of(commits: dict[int, list[int]]) -> History:
+    return [
+        Operation("group", OK, [Commit(str(partition), offset)])
+        for partition, offsets in commits.items()
+        for offset in offsets
+    ]

@@ -17,12 +17,16 @@ topic has state and a reader, and everybody who subscribes to something has some
 
 from __future__ import annotations
 
+import dataclasses
 import random
+from typing import Any
 
+import pytest
 from share_group_driver import GROUP, ShareGroupDriver, topic_id
 from share_state_driver import ShareStateDriver
-from simulations import run_seeds
+from simulations import is_found_out, run_seeds
 
+from tidemill.coordination.group.assignor_share import SimpleAssignor
 from tidemill.coordination.group.modern import existing_topics
 from tidemill.coordination.group.share_group import ShareGroup
 from tidemill.coordination.group.share_heartbeat import HeartbeatAnswer, Initialization
@@ -36,6 +40,7 @@ from tidemill.coordination.share.persister import (
     StateWrite,
 )
 from tidemill.coordination.share.shard import ShareStateSettings
+from tidemill.coordination.share.state import ShareState
 from tidemill.model.errors import ErrorCode
 
 STEPS = 150
@@ -245,3 +250,33 @@ SIMULATION = World
 
 def test_share_groups_survive_anything() -> None:
     run_seeds(SIMULATION, default=100)
+
+
+# -- the checks see what they should ----------------------------------------------------------------------
+
+
+def assign_to_the_first(assignor: SimpleAssignor, spec: Any) -> Any:
+    """Members that subscribe to the same topics as another one get nothing."""
+    assigned = ASSIGN(assignor, spec)
+    first = min(assigned, default="")
+    return {member: places if member == first else {} for member, places in assigned.items()}
+
+
+def forget_start(state: ShareState, change: StateWrite) -> ShareState:
+    written = AFTER(state, change)
+    return dataclasses.replace(written, start_offset=0) if change.start_offset == -1 else written
+
+
+ASSIGN, AFTER = SimpleAssignor.assign, ShareState.after
+DEFECTS = [
+    pytest.param(SimpleAssignor, "assign", assign_to_the_first, id="some have nothing to read"),
+    pytest.param(ShareState, "after", forget_start, id="the start offset goes back"),
+]
+
+
+@pytest.mark.parametrize("owner, name, broken", DEFECTS)
+def test_a_planted_defect_is_found_out(
+    monkeypatch: pytest.MonkeyPatch, owner: Any, name: str, broken: Any
+) -> None:
+    monkeypatch.setattr(owner, name, broken)
+    assert is_found_out(SIMULATION, seeds=30)

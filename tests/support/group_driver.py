@@ -75,7 +75,8 @@ class GroupDriver:
         self.timers.clear()
         self._load()
 
-    def run(self, outcome: Outcome, producer_id: int = -1) -> None:
+    def run(self, outcome: Outcome, producer_id: int = -1, token: Token = None) -> None:
+        """Whoever asked (`token`) is told if nothing can be written, also if the shard would let it wait."""
         for timer in outcome.timers:
             if isinstance(timer, CancelTimer):
                 self.timers.pop(timer.key, None)
@@ -83,14 +84,15 @@ class GroupDriver:
                 self.timers[timer.key] = timer.due_ms
         if outcome.records and self.fails_appends:
             self.replies.update((reply.token, NOT_WRITTEN) for reply in outcome.replies)
+            self.replies[token] = NOT_WRITTEN
             return
         for record in outcome.records:
             written = through_bytes(record)
             self.log.append((written, producer_id))
             self.shard.replay(written, len(self.log) - 1, producer_id)
         for reply in outcome.replies:
-            assert reply.token not in self.replies, f"{reply.token} is answered twice"
-            self.replies[reply.token] = reply.response
+            told = self.replies.setdefault(reply.token, reply.response)
+            assert told is reply.response or told == NOT_WRITTEN, f"{reply.token} is answered twice"
 
     def end_transaction(self, producer_id: int, is_commit: bool) -> None:
         self.log.append(Marker(producer_id, is_commit))
@@ -144,7 +146,7 @@ class GroupDriver:
             rebalance_timeout_ms=rebalance_timeout_ms,
         )
         name = self.token(token)
-        self.run(self.shard.join_group(request, context, name, self.now_ms))
+        self.run(self.shard.join_group(request, context, name, self.now_ms), token=name)
         return self.replies.get(name)
 
     def sync(
@@ -173,7 +175,8 @@ class GroupDriver:
             ],
         )
         name = self.token(token)
-        self.run(self.shard.sync_group(request, RequestContext(api_version=version), name, self.now_ms))
+        context = RequestContext(api_version=version)
+        self.run(self.shard.sync_group(request, context, name, self.now_ms), token=name)
         return self.replies.get(name)
 
     def heartbeat(

@@ -104,6 +104,10 @@ class Member:
     def _consume(self) -> None:
         raise NotImplementedError
 
+    def be_assigned(self) -> None:
+        """It was told its partitions: what it reads next, it reads from the committed offsets on."""
+        self.assignments += 1
+
     def receive(self, messages: list[tuple[int, int, bytes]]) -> None:
         """These were read, and are about to be committed."""
         self.received += messages
@@ -142,7 +146,7 @@ class ConfluentMember(Member):
             consumer.close()
 
     def _on_assign(self, consumer: Any, partitions: Any) -> None:
-        self.assignments += 1
+        self.be_assigned()
 
 
 class NewerConfluentMember(ConfluentMember):
@@ -160,7 +164,7 @@ class _KafkaPythonListener(kafka.ConsumerRebalanceListener):  # type: ignore[mis
         pass
 
     def on_partitions_assigned(self, assigned: Any) -> None:
-        self._member.assignments += 1
+        self._member.be_assigned()
 
 
 class _AiokafkaListener(aiokafka.ConsumerRebalanceListener):  # type: ignore[misc]
@@ -171,7 +175,7 @@ class _AiokafkaListener(aiokafka.ConsumerRebalanceListener):  # type: ignore[mis
         pass
 
     async def on_partitions_assigned(self, assigned: Any) -> None:
-        self._member.assignments += 1
+        self._member.be_assigned()
 
 
 class KafkaPythonMember(Member):

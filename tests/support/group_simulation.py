@@ -14,14 +14,13 @@ from __future__ import annotations
 import random
 from typing import Any
 
-from group_driver import NOT_WRITTEN, GroupDriver, Marker, replay_into, subscription
+from group_driver import NOT_WRITTEN, GroupDriver, Marker, subscription
+from group_replays import Follower
 
 from tidemill.coordination.group.classic import STABLE, ClassicGroup
 from tidemill.coordination.group.contract import GroupSettings
-from tidemill.coordination.group.shard import GroupShard
 from tidemill.coordination.records.group_records import GroupMetadataValue
 from tidemill.model.errors import ErrorCode
-from tidemill.ports.randomness import SeededRandomness
 
 TOPIC = "t"
 PARTITIONS = 8
@@ -160,9 +159,9 @@ class Simulation:
         """Of transactions without a marker: offset, and where in the log."""
         self.assignments_of: dict[int, list[bytes]] = {}
         """Of each generation that was ever stored."""
-        self.checked = self.followed = 0
+        self.checked = 0
         """How much of the log the invariants have seen."""
-        self.follower = GroupShard(settings, SeededRandomness(0))
+        self.follower = Follower(self.driver)
         self.transcript: list[str] = []
         self._next_token = self._next_assignment = 0
         self.consumers = [self._consumer(index) for index in range(self.dice.randrange(2, 5))]
@@ -299,7 +298,7 @@ class Simulation:
         self._check_generations()
         self._check_stable_members()
         assert self.driver.committed() == self.model
-        self._check_replay()
+        self.follower.check()
 
     def _check_generations(self) -> None:
         """Stored generations only grow, and each has one set of assignments."""
@@ -328,13 +327,6 @@ class Simulation:
             if consumer.is_in and consumer.generation == group.generation and consumer.member_id in stored:
                 assert consumer.assignment == stored[consumer.member_id], consumer.name
 
-    def _check_replay(self) -> None:
-        """A shard that sees nothing but the records knows the same."""
-        replay_into(self.follower, self.driver.log[self.followed :], self.followed)
-        self.followed = len(self.driver.log)
-        assert durable_groups(self.follower) == durable_groups(self.driver.shard)
-        assert self.follower.offsets.durable_state() == self.driver.shard.offsets.durable_state()
-
     # -- the end ----------------------------------------------------------------------------------------
 
     def _come_to_rest(self) -> None:
@@ -351,12 +343,3 @@ class Simulation:
         assert len({consumer.generation for consumer in self.consumers}) == 1
         shared = sorted(partition for consumer in self.consumers for partition in consumer.partitions())
         assert shared == list(range(PARTITIONS))
-
-
-def durable_groups(shard: GroupShard) -> dict[str, Any]:
-    """What the log knows of groups: those that never had a record are not in it."""
-    return {
-        group.group_id: group.stored
-        for group in shard.groups()
-        if isinstance(group, ClassicGroup) and group.stored is not None
-    }

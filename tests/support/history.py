@@ -4,8 +4,9 @@ A history is a list of operations, each by one process, with what came of it:
 
     OK      it happened                 FAIL    it did not happen             INFO    nobody knows (a time-out, a kill)
 
-and with its parts: sends (`Send`), what was polled (`Poll`), and `Assign`, after which the process polls from new
-positions. An operation with more than one part is a transaction. Values are unique per key; a key is a partition.
+and with its parts: sends (`Send`), what was polled (`Poll`), `Assign`, after which the process polls from new
+positions, and `Commit`, how far a group has read; the process of a commit is the group, the order that of its log. An
+operation with more than one part is a transaction. Values are unique per key; a key is a partition.
 
     history = [Operation("w", OK, [Send("p0", "a", 0)]), Operation("r", OK, [Assign(), Poll("p0", [(0, "b")])])]
     check(history)    # [Anomaly("inconsistent", "p0", "offset 0 holds a and b"), Anomaly("unseen", ...)]
@@ -19,6 +20,7 @@ What is found, per key:
     unseen          a committed value that nobody read, at the end
     skip            a consumer went past a value that others read, within one assignment
     non-monotonic   a consumer went back, within one assignment
+    commit back     a group committed a lower offset than before
     circular        transactions that each read what the other wrote
 
 Offsets may have gaps (markers, aborted messages): a consumer's next position is the next *known* offset.
@@ -58,10 +60,20 @@ class Assign(NamedTuple):
     """From here on the process reads from other positions."""
 
 
+class Commit(NamedTuple):
+    """The group of this name goes on from this offset."""
+
+    key: str
+    offset: int
+
+
+Part = Send | Poll | Assign | Commit
+
+
 class Operation(NamedTuple):
     process: str
     status: Status
-    parts: list[Send | Poll | Assign]
+    parts: list[Part]
 
 
 class Anomaly(NamedTuple):
@@ -76,11 +88,20 @@ Values = dict[int, set[str]]
 
 def check(history: History) -> list[Anomaly]:
     keys = sorted({part.key for _, part in _parts(history) if not isinstance(part, Assign)})
-    found = [anomaly for key in keys for anomaly in _check_key(history, key)]
+    found = [anomaly for key in keys for anomaly in _check_key(_only(history, key), key)]
     return found + list(_circles(history))
 
 
-def _parts(history: History) -> Iterator[tuple[Operation, Send | Poll | Assign]]:
+def _only(history: History, key: str) -> History:
+    """What concerns this key."""
+    wanted = (
+        Operation(process, status, [part for part in parts if isinstance(part, Assign) or part.key == key])
+        for process, status, parts in history
+    )
+    return [operation for operation in wanted if operation.parts]
+
+
+def _parts(history: History) -> Iterator[tuple[Operation, Part]]:
     return ((operation, part) for operation in history for part in operation.parts)
 
 
@@ -106,6 +127,7 @@ def _check_key(history: History, key: str) -> Iterator[Anomaly]:
     yield from _aborted_reads(history, key)
     yield from _missing(history, key, read, values)
     yield from _leaps(history, key, sorted({offset for offset, _ in read}))
+    yield from _commits_back(history, key)
 
 
 def _clashes(key: str, values: Values) -> Iterator[Anomaly]:
@@ -157,6 +179,16 @@ def _leaps(history: History, key: str, known: list[int]) -> Iterator[Anomaly]:
                 position[process] = rank[offset]
 
 
+def _commits_back(history: History, key: str) -> Iterator[Anomaly]:
+    committed: dict[str, int] = {}
+    for operation, part in _parts(history):
+        if isinstance(part, Commit) and part.key == key:
+            before = committed.get(operation.process, part.offset)
+            if part.offset < before:
+                yield Anomaly("commit back", key, f"{operation.process} from {before} to {part.offset}")
+            committed[operation.process] = part.offset
+
+
 def _circles(history: History) -> Iterator[Anomaly]:
     """Of transactions that were not aborted: A before B, if B read what A wrote."""
     writer: dict[tuple[str, str], int] = {}
@@ -181,7 +213,7 @@ def _components(edges: dict[int, set[int]]) -> Iterator[list[int]]:
     left = set(edges)
     while True:
         idle = {number for number in left if not edges[number] & left}
-        idle |= {number for number in left if not any(number in edges[other] for other in left)}
+        idle |= left.difference(*(edges[number] for number in left))
         if not idle:
             break
         left -= idle

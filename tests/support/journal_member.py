@@ -4,7 +4,8 @@
 
 SIGTERM: leave the group and end. SIGUSR1: take longer over the next messages than `max.poll.interval.ms` allows, and
 then try to commit them all the same. A client that gives up ends the program, which is then started again. The journal
-has `["started", []]` once it hears signals, `["read", [[partition, offset], ...]]` and `["stalled", []]`.
+has `["started", []]` once it hears signals, `["assigned", []]`, `["read", [[partition, offset, value], ...]]` and
+`["stalled", []]`.
 """
 
 from __future__ import annotations
@@ -33,10 +34,14 @@ def main(path: str, life: str, client: str, bootstrap: str, group: str, topic: s
     signal.signal(signal.SIGUSR1, on_stall)
 
     class JournalMember(MEMBERS[client]):  # type: ignore[misc]
+        def be_assigned(self) -> None:
+            super().be_assigned()
+            journal.write("assigned", [])
+
         def receive(self, messages: list[tuple[int, int, bytes]]) -> None:
             if not messages:
                 return
-            journal.write("read", [(partition, offset) for partition, offset, _ in messages])
+            journal.write("read", [(index, offset, value.decode()) for index, offset, value in messages])
             if is_to_stall.is_set():
                 is_to_stall.clear()
                 journal.write("stalled", [])

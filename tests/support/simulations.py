@@ -8,6 +8,10 @@ what happened; everything in it follows from the seed. A file of tests/simulatio
     def test_the_promises_hold() -> None:
         run_seeds(SIMULATION, default=100)
 
+    def test_a_planted_defect_is_found_out(monkeypatch) -> None:
+        monkeypatch.setattr(Core, "check_epoch", lambda *_: None)
+        assert is_found_out(SIMULATION, seeds=20)
+
 `make test` runs few seeds of each. More: TIDEMILL_SEEDS=10000; one, with its transcript: TIDEMILL_SEED=42. All
 simulations with 10,000 seeds each: `make simulate` (simulate.py).
 """
@@ -57,6 +61,19 @@ def run_seeds(simulation: Callable[[int], T], default: int) -> list[T]:
         print("\n".join(world.transcript))
         return [world]
     return [run_seed(simulation, seed) for seed in range(int(os.environ.get("TIDEMILL_SEEDS", default)))]
+
+
+def is_found_out(simulation: Callable[[int], T], seeds: int) -> bool:
+    """Whether a check of the simulation fails within so many seeds: for tests that plant a defect before."""
+    return any(_fails(simulation, seed) for seed in range(seeds))
+
+
+def _fails(simulation: Callable[[int], T], seed: int) -> bool:
+    try:
+        run_seed(simulation, seed)
+    except BrokenPromise as broken:
+        return isinstance(broken.__cause__, AssertionError)
+    return False
 
 
 def simulations() -> dict[str, Callable[[int], Simulated]]:

@@ -63,12 +63,12 @@ class TransactionDriver:
             return ErrorCode.NOT_COORDINATOR
         for record in outcome.records:
             self.log.append((encode_key(record), encode_value(record)))
-            self.shard.replay(self._decoded(*self.log[-1]), len(self.log) - 1, -1)
+            self.shard.replay(self.decoded(*self.log[-1]), len(self.log) - 1, -1)
         self.markers += outcome.markers
         assert len(outcome.replies) <= 1
         return outcome.replies[0].response if outcome.replies else None
 
-    def _decoded(self, key: bytes, value: bytes | None) -> CoordinatorRecord:
+    def decoded(self, key: bytes, value: bytes | None) -> CoordinatorRecord:
         record = decode_record(key, value, RECORD_TYPES)
         assert record is not None
         return record
@@ -80,7 +80,7 @@ class TransactionDriver:
         self.coordinator_epoch += 1
         self.shard = TransactionShard(self.config, self.coordinator_epoch, self.ids)
         for offset, entry in enumerate(self.log):
-            self.shard.replay(self._decoded(*entry), offset, -1)
+            self.shard.replay(self.decoded(*entry), offset, -1)
         self.carry_out(self.shard.on_loaded(self.now_ms))
 
     def advance(self, duration_ms: int) -> None:
@@ -156,4 +156,4 @@ class TransactionDriver:
 
     def values(self) -> list[Any]:
         """Every record so far, decoded."""
-        return [self._decoded(*entry).value for entry in self.log]
+        return [self.decoded(*entry).value for entry in self.log]

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from consumer_driver import ConsumerDriver, settle
+from group_driver import NOT_WRITTEN
 
 from tidemill.coordination.group.classic import PREPARING, STABLE, ClassicGroup
 from tidemill.coordination.group.classic_subscription import (
@@ -82,6 +83,12 @@ class ClassicClient:
             assert self.sync().error_code == 0
 
 
+def delete_group(driver: ConsumerDriver) -> int:
+    token = driver.token()
+    driver.run(driver.shard.delete_groups(["g"], token, driver.now_ms))
+    return int(driver.replies[token][0].error_code)
+
+
 def classic_group(driver: ConsumerDriver, instance_id: str | None = None) -> ClassicClient:
     """A stable classic group of one, which reads everything."""
     client = ClassicClient(driver, instance_id=instance_id)
@@ -153,6 +160,21 @@ def test_who_is_told_to_join_again_and_does_not_is_removed() -> None:
         driver.advance(5000)
     assert code == ErrorCode.UNKNOWN_MEMBER_ID
     assert set(driver.consumer().members) == {"m-new"}
+
+
+def test_what_a_cooperative_member_is_giving_up_waits_for_it() -> None:
+    driver = make()
+    old = classic_group(driver)
+    assert old.join().generation_id == 2, "it leads, and says that it owns everything"
+    old.sync({old.member_id: write_assignment({"orders": [0, 1]}, 1)})
+    new = driver.member("m-new")
+    assert new.beat().member_epoch == 3 and new.partitions == [], "2 and 3 are still read by the other one"
+    driver.crash()
+    assert new.beat().error_code == 0 and new.partitions == []
+    assert old.heartbeat() == ErrorCode.REBALANCE_IN_PROGRESS
+    old.rejoin()
+    new.beat()
+    assert sorted(old.owned + new.partitions) == [0, 1, 2, 3] and len(new.partitions) == 2
 
 
 @pytest.mark.parametrize(
@@ -227,6 +249,20 @@ def test_without_downgrade_the_group_goes_on_as_it_is() -> None:
     assert old.owned == [0, 1, 2, 3] and isinstance(driver.shard.group("g"), ConsumerGroup)
 
 
+def test_without_downgrade_classic_members_notice_that_a_topic_grew() -> None:
+    driver = make(allows_downgrade=False)
+    old = classic_group(driver)
+    new = driver.member("m-new")
+    new.beat()
+    old.rejoin()
+    new.leave()
+    old.rejoin()
+    assert old.heartbeat() == 0
+    driver.set_topic("orders", PARTITIONS + 1)
+    old.rejoin()
+    assert old.owned == [0, 1, 2, 3, 4] and old.heartbeat() == 0
+
+
 def test_a_static_member_of_the_newer_protocol_is_replaced_by_one_of_the_classic() -> None:
     driver = make()
     new = driver.member("m-new", instance_id="i")
@@ -261,6 +297,21 @@ def test_empty_groups_change_their_kind_by_the_first_join() -> None:
     driver.crash()
     assert not isinstance(driver.shard.group("g"), ConsumerGroup), "its tombstones were written"
     assert driver.committed() == {("orders", 0): 5}
+
+
+def test_a_classic_join_that_cannot_be_written_leaves_the_empty_consumer_group() -> None:
+    driver = make()
+    new = driver.member("m-new")
+    new.beat()
+    new.leave()
+    driver.fails_appends = True
+    assert driver.join("g", instance_id="i", session_timeout_ms=SESSION_MS) == NOT_WRITTEN
+    driver.fails_appends = False
+    assert driver.consumer().is_empty, "its tombstones were not written"
+    assert new.beat().member_epoch == 4, "so its epochs go on"
+    new.leave()
+    assert delete_group(driver) == 0
+    assert driver.shard.group("g") is None, "nobody takes its place who is not in the records"
 
 
 # -- classic requests to a consumer group -----------------------------------------------------------------
@@ -362,20 +413,15 @@ def test_lists_and_deletes_know_the_kinds() -> None:
         )
         return [(each.group_id, each.group_type, each.group_state) for each in driver.replies[token]]
 
-    def delete() -> int:
-        token = driver.token()
-        driver.run(driver.shard.delete_groups(["g"], token, driver.now_ms))
-        return int(driver.replies[token][0].error_code)
-
     assert listed("Consumer") == [("g", "consumer", "Stable")]
     assert listed("classic") == [("simple", "classic", "Empty")]
     token = driver.token()
     driver.run(driver.shard.describe_groups(["g"], RequestContext(api_version=6), token, driver.now_ms))
     (described,) = driver.replies[token]
     assert described.error_code == ErrorCode.GROUP_ID_NOT_FOUND and "not a classic" in described.error_message
-    assert delete() == ErrorCode.NON_EMPTY_GROUP
+    assert delete_group(driver) == ErrorCode.NON_EMPTY_GROUP
     one.leave()
-    assert delete() == 0 and driver.shard.group("g") is None
+    assert delete_group(driver) == 0 and driver.shard.group("g") is None
     driver.crash()
     assert driver.shard.group("g") is None
 

@@ -16,6 +16,9 @@ epochs and reconciliation; for a classic member it translates:
     B: heartbeat          gets 2 3
 
 A member that was told to join again, or joined and did not sync, has its rebalance time-out for it; then it is out.
+
+Topics that grow are noticed by the heartbeats of the newer protocol. Where all members speak the classic one, and the
+group stays a consumer group all the same (`group.consumer.migration.policy`), theirs do it.
 """
 
 from __future__ import annotations
@@ -50,7 +53,7 @@ from tidemill.coordination.group.contract import (
     RequestContext,
     Step,
 )
-from tidemill.coordination.group.modern import Topics
+from tidemill.coordination.group.modern import Topics, metadata_hash
 from tidemill.model.errors import ApiError, ErrorCode, MalformedMessage
 from tidemill.ports.randomness import Randomness
 from tidemill.wire.messages.heartbeat import HeartbeatRequest
@@ -176,14 +179,23 @@ def classic_member(
     return member
 
 
-def heartbeat(group: ConsumerGroup, request: HeartbeatRequest, step: Step) -> ErrorCode:
+def heartbeat(group: ConsumerGroup, request: HeartbeatRequest, topics: Topics, step: Step) -> ErrorCode:
     member = classic_member(group, request.member_id, request.group_instance_id, request.generation_id)
     group.restart_session(member, step)
     is_released = member.state is MemberState.UNRELEASED and not group.waits_for_others(member)
-    if member.member_epoch == group.epoch and member.state is not MemberState.UNREVOKED and not is_released:
+    is_behind = member.member_epoch != group.epoch or member.state is MemberState.UNREVOKED or is_released
+    if not is_behind and not _has_unseen_topics(group, topics):
         return ErrorCode.NONE
     _expect_rejoin(group, member, step)
     return ErrorCode.REBALANCE_IN_PROGRESS
+
+
+def _has_unseen_topics(group: ConsumerGroup, topics: Topics) -> bool:
+    """Whether topics changed, and there is nobody but members of the classic protocol to notice it."""
+    if not (group.is_metadata_stale and group.has_only_classic_members):
+        return False
+    group.is_metadata_stale = metadata_hash(group.subscribed_topic_names(), topics) != group.metadata_hash
+    return group.is_metadata_stale
 
 
 def _expect_rejoin(group: ConsumerGroup, member: ConsumerMember, step: Step) -> None:

@@ -37,7 +37,7 @@ from typing import Any, NamedTuple
 from tidemill.coordination.core import CoordinatorRecord
 from tidemill.coordination.group import consumer_records as records
 from tidemill.coordination.group.assignor import NOTHING, Assignment
-from tidemill.coordination.group.contract import CONSUMER_PROTOCOL_TYPE, ConsumerSettings, Step
+from tidemill.coordination.group.contract import CONSUMER_PROTOCOL_TYPE, ConsumerSettings, Group, Step
 from tidemill.coordination.group.modern import STATIC_LEAVING_EPOCH, ModernGroup, ModernMember, Topics
 from tidemill.coordination.records.group_records import (
     ConsumerGroupCurrentMemberAssignmentValue,
@@ -157,6 +157,9 @@ class ConsumerGroup(ModernGroup[ConsumerMember]):
         self.regexes: dict[str, ResolvedRegex] = {}
         self.waits_for_rejoin: set[str] = set()
         """Members of the classic protocol that were told to join again; soft."""
+        self.successor: Group | None = None
+        """The classic group that takes its place when its tombstones are replayed, and not if they cannot be
+        written; soft."""
 
     # -- replaying --------------------------------------------------------------------------------------
 
@@ -374,7 +377,9 @@ class ConsumerGroup(ModernGroup[ConsumerMember]):
         )
 
     def tombstones(self) -> list[CoordinatorRecord]:
+        """A successor that was not written before these is none of theirs."""
         group_id = self.group_id
+        self.successor = None
         return [
             *(records.current_tombstone(group_id, member_id) for member_id in self.members),
             *(records.target_tombstone(group_id, member_id) for member_id in self.target),

@@ -3,7 +3,8 @@
 *Upgrade.* The first member of the newer protocol that joins a classic group makes it a consumer group, in the records
 of that join: the classic group's tombstone, then every member with the assignment it has, then the newcomer. The epoch
 goes on from the generation. The old members keep speaking the classic protocol (`consumer_classic`): at their next
-heartbeat they are told to join again, and get what the assignor gives them.
+heartbeat they are told to join again, and get what the assignor gives them. A cooperative member may just be giving up
+what its last assignment lacks: what it said that it owns, and nobody was given since, is its own until it joins again.
 
 *Downgrade.* When the last member of the newer protocol is gone and others are left, the group becomes classic again:
 its tombstones and one record of a classic group, with the assignments that the members have. They were not made by a
@@ -20,18 +21,29 @@ Limits: a subscription or assignment that is not that of a consumer (Connect, Sc
 
 from __future__ import annotations
 
+import dataclasses
+import functools
+
 from tidemill.coordination.core import CoordinatorRecord
 from tidemill.coordination.group import consumer_records as records
-from tidemill.coordination.group.assignor import Assignment
+from tidemill.coordination.group.assignments import minus, plus
+from tidemill.coordination.group.assignor import NOTHING, Assignment
 from tidemill.coordination.group.classic import ClassicGroup, ReassignTimer, SessionTimer, join_failure
 from tidemill.coordination.group.classic_subscription import (
+    Subscription,
     read_assignment,
     read_subscription,
     version_of,
     write_assignment,
 )
 from tidemill.coordination.group.consumer_draft import Draft
-from tidemill.coordination.group.consumer_group import ClassicFacts, ConsumerGroup, ConsumerMember, apply
+from tidemill.coordination.group.consumer_group import (
+    ClassicFacts,
+    ConsumerGroup,
+    ConsumerMember,
+    MemberState,
+    apply,
+)
 from tidemill.coordination.group.contract import (
     CONSUMER_PROTOCOL_TYPE,
     ConsumerSettings,
@@ -55,7 +67,7 @@ def draft_of_upgrade(
         return Draft(group, topics, step)
     _check_upgrade(classic, settings)
     try:
-        members = [_consumer_member(classic, member, topics) for member in classic.members]
+        members = _consumer_members(classic, topics)
     except MalformedMessage as failure:
         raise _refusal(classic, "its members are not plain consumers") from failure
     conversion = _conversion(classic, members, step.now_ms)
@@ -81,9 +93,31 @@ def _refusal(classic: ClassicGroup, reason: str) -> ApiError:
     return ApiError(ErrorCode.GROUP_ID_NOT_FOUND, message)
 
 
-def _consumer_member(classic: ClassicGroup, member: ClassicMember, topics: Topics) -> ConsumerMember:
-    metadata = member.metadata_for(classic.protocol) or member.protocols[0][1]
-    subscription = read_subscription(metadata)
+def _consumer_members(classic: ClassicGroup, topics: Topics) -> list[ConsumerMember]:
+    subscriptions = [_subscription(classic, member) for member in classic.members]
+    members = [
+        _consumer_member(classic, member, subscription, topics)
+        for member, subscription in zip(classic.members, subscriptions, strict=True)
+    ]
+    taken: Assignment = functools.reduce(plus, (member.assigned for member in members), NOTHING)
+    for number, subscription in enumerate(subscriptions):
+        owned = {entry.topic: frozenset(entry.partitions) for entry in subscription.owned_partitions}
+        pending = minus(by_topic_id(owned, topics), taken)
+        if pending:
+            taken = plus(taken, pending)
+            members[number] = dataclasses.replace(
+                members[number], state=MemberState.UNREVOKED, pending_revocation=pending
+            )
+    return members
+
+
+def _subscription(classic: ClassicGroup, member: ClassicMember) -> Subscription:
+    return read_subscription(member.metadata_for(classic.protocol) or member.protocols[0][1])
+
+
+def _consumer_member(
+    classic: ClassicGroup, member: ClassicMember, subscription: Subscription, topics: Topics
+) -> ConsumerMember:
     assigned = by_topic_id(read_assignment(member.assignment), topics)
     return ConsumerMember(
         member.member_id,

@@ -104,10 +104,12 @@ class ConsumerGroups:
         group = self._stored(record)
         if group is None:
             return
-        if record.type == records.EPOCH and record.value is None:
-            del self._groups[group.group_id]
-        else:
+        if record.type != records.EPOCH or record.value is not None:
             apply(group, record)
+        elif group.successor is not None:
+            self._groups[group.group_id] = group.successor
+        else:
+            del self._groups[group.group_id]
 
     # -- heartbeats -------------------------------------------------------------------------------------
 
@@ -204,7 +206,7 @@ class ConsumerGroups:
         self, group: ConsumerGroup, request: HeartbeatRequest, token: Token, step: Step
     ) -> None:
         try:
-            code = consumer_classic.heartbeat(group, request, step)
+            code = consumer_classic.heartbeat(group, request, self._topics, step)
         except ApiError as failure:
             code = failure.code
         step.reply(token, HeartbeatResponse(error_code=code))

@@ -252,12 +252,20 @@ class GroupShard:
         if code is not ErrorCode.NONE:
             step.reply(token, join_failure(code, request.member_id))
             return step.outcome
-        if not isinstance(group, ClassicGroup):
-            step.outcome.records.extend(() if group is None else group.tombstones())
-            group = self._groups[request.group_id] = ClassicGroup(request.group_id)
-        Join(group, request, context, token, step).run(self.settings, self._randomness)
-        self._forget_if_vacant(group)
+        classic = group if isinstance(group, ClassicGroup) else ClassicGroup(request.group_id)
+        Join(classic, request, context, token, step).run(self.settings, self._randomness)
+        if isinstance(group, ConsumerGroup):
+            self._succeed(group, classic, step)
+        else:
+            self._groups[request.group_id] = classic
+            self._forget_if_vacant(classic)
         return step.outcome
+
+    def _succeed(self, group: ConsumerGroup, classic: ClassicGroup, step: Step) -> None:
+        """The first member of the classic protocol, in an empty consumer group: that one goes, by its tombstones."""
+        if not classic.is_vacant:
+            step.outcome.records.extend(group.tombstones())
+            group.successor = classic
 
     def sync_group(
         self, request: SyncGroupRequest, context: RequestContext, token: Token, now_ms: int
