@@ -11,6 +11,7 @@ killed process wrote is there. Its second argument is the number of its life.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import os
 import signal
@@ -75,15 +76,29 @@ class Worker:
         return self._log_path.read_text(errors="replace") if self._log_path.exists() else ""
 
     def journal(self) -> list[Any]:
-        """A line that a kill cut off is left out."""
-        return [json.loads(line) for line in self._path.read_text().split("\n")[:-1]]
+        """A line that a kill cut off, the last of a life, is left out."""
+        lines = self._path.read_text().split("\n")
+        return [
+            json.loads(line)
+            for line, following in itertools.pairwise(lines)
+            if line and (following or _is_whole(line))
+        ]
+
+
+def _is_whole(line: str) -> bool:
+    try:
+        json.loads(line)
+    except json.JSONDecodeError:
+        return False
+    return True
 
 
 class Journal:
-    """The worker's own side."""
+    """The worker's own side. An empty line begins each life: the one before may have been cut off in its last line."""
 
     def __init__(self, path: str) -> None:
         self._descriptor = os.open(path, os.O_WRONLY | os.O_APPEND)
+        os.write(self._descriptor, b"\n")
 
     def write(self, *entry: object) -> None:
         os.write(self._descriptor, json.dumps(entry).encode() + b"\n")

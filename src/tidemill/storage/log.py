@@ -290,7 +290,8 @@ class Log(AppendableLog):
         if self.recovery_point >= self.log_end_offset and not self._epochs.is_unsynced:
             return None
         snapshot, self._unwritten_snapshot = self._unwritten_snapshot, None
-        grown = self._segments.from_offset(self.recovery_point)
+        # With the segment of the last record that was synced: sealing it since has written to its indexes.
+        grown = self._segments.from_offset(self.recovery_point - 1)
         paths = [self._epochs.path] if self._epochs.is_unsynced else []
         if self.recovery_point <= self._segments.first.base_offset:
             paths.append(f"{self.directory}/{PARTITION_METADATA}")

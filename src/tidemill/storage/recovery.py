@@ -115,8 +115,11 @@ class LogOpener:
         self._snapshots = ProducerSnapshots(self._files, self._directory, names)
         self._remove_strays(names)
         self._epochs.is_deferred = True
+        # Up to the recovery point records are on disk. The indexes of the segment that ends there may not be: a roll
+        # right after the flush writes their last entries, and only the next flush syncs them.
+        proof_from = self._recovery_point if clean_shutdown else max(0, self._recovery_point - 1)
         try:
-            recovered = self._open(names, self._recovery_point, clean_shutdown=clean_shutdown)
+            recovered = self._open(names, proof_from, clean_shutdown=clean_shutdown)
         except DamagedBatch:
             recovered = self._open(names, 0, clean_shutdown=False)
         self._epochs.settle()

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
@@ -205,3 +206,30 @@ TestLogModel = LogMachine.TestCase
 TestLogModel.settings = settings(
     max_examples=60, stateful_step_count=40, deadline=None, report_multiple_bugs=False
 )
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_the_last_entry_of_a_time_index_survives_a_power_loss_right_after_the_roll(seed: int) -> None:
+    """The flush before the roll did not see that entry: without another flush it is made again."""
+    machine = LogMachine()
+    machine.replicate(counts=[1], cut=0, size=0)
+    machine.flush()
+    machine.roll()
+    machine.restart()
+    machine.find_timestamp(timestamp=0)
+    machine.lose_power(seed)
+    machine.find_timestamp(timestamp=1)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_the_last_entry_of_a_time_index_is_synced_by_the_flush_after_the_roll(seed: int) -> None:
+    machine = LogMachine()
+    machine.replicate(counts=[1], cut=0, size=0)
+    machine.flush()
+    machine.roll()
+    machine.restart()
+    machine.find_timestamp(timestamp=0)
+    machine.replicate(counts=[2], cut=0, size=0)
+    machine.flush()
+    machine.lose_power(seed)
+    machine.find_timestamp(timestamp=1)
