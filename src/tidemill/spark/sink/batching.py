@@ -96,9 +96,10 @@ class Accumulator:
             if stop == start:
                 full.append(self._close(target))
                 continue
+            fitting = rows.slice(start, stop)
             if target not in self._open:
-                self._open[target] = _OpenBatch(int(rows.times_ms[start]))
-            self._open[target].append(rows.slice(start, stop))
+                self._open[target] = _OpenBatch(int(fitting.times_ms[0]))
+            self._open[target].append(fitting)
             start = stop
             if stop < len(rows):
                 full.append(self._close(target))
