@@ -208,27 +208,27 @@ TestLogModel.settings = settings(
 )
 
 
-@pytest.mark.parametrize("seed", range(20))
-def test_the_last_entry_of_a_time_index_survives_a_power_loss_right_after_the_roll(seed: int) -> None:
-    """The flush before the roll did not see that entry: without another flush it is made again."""
+def rolled_after_a_flush() -> LogMachine:
+    """The roll wrote the last entry of the time index, which the flush before it did not see."""
     machine = LogMachine()
     machine.replicate(counts=[1], cut=0, size=0)
     machine.flush()
     machine.roll()
     machine.restart()
     machine.find_timestamp(timestamp=0)
+    return machine
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_the_last_entry_of_a_time_index_survives_a_power_loss_right_after_the_roll(seed: int) -> None:
+    machine = rolled_after_a_flush()
     machine.lose_power(seed)
     machine.find_timestamp(timestamp=1)
 
 
 @pytest.mark.parametrize("seed", range(20))
 def test_the_last_entry_of_a_time_index_is_synced_by_the_flush_after_the_roll(seed: int) -> None:
-    machine = LogMachine()
-    machine.replicate(counts=[1], cut=0, size=0)
-    machine.flush()
-    machine.roll()
-    machine.restart()
-    machine.find_timestamp(timestamp=0)
+    machine = rolled_after_a_flush()
     machine.replicate(counts=[2], cut=0, size=0)
     machine.flush()
     machine.lose_power(seed)
