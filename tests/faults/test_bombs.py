@@ -21,7 +21,7 @@ from tidemill.testing import SubprocessBroker, WireClient
 from tidemill.testing.wire_client import ConnectionLost, frame_of
 from tidemill.wire.batch import HEADER_SIZE, BatchHeader, encode_batch, read_header
 from tidemill.wire.messages.api_versions import ApiVersionsRequest
-from tidemill.wire.schema import write_unsigned_varint
+from tidemill.wire.schema_values import write_unsigned_varint
 
 MOST_SECONDS = 0.1
 """For the best of `TRIES`, so that it measures the broker and not what else the machine does."""

@@ -39,6 +39,10 @@ class ResponseSlot(Protocol):
         """Answer; an empty list stands for a request that has no response."""
         ...
 
+    def respond_with_others(self, response: Response) -> None:
+        """Answer at the end of this turn of the loop, with all who are answered in it."""
+        ...
+
     def close_connection(self) -> None: ...
 
     def when_connection_ends(self, key: Hashable, callback: Callable[[], object]) -> Callable[[], object]:

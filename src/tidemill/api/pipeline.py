@@ -21,7 +21,7 @@ from tidemill.api.context import ANONYMOUS, RequestContext, ResponseSlot
 from tidemill.api.handlers import Handlers
 from tidemill.api.table import API_BY_KEY, API_VERSIONS, FETCH, PRODUCE, SHARE_FETCH, Api
 from tidemill.model.errors import ApiError, ErrorCode, MalformedMessage
-from tidemill.wire.frames import frame_message, read_client_id, read_fixed_header
+from tidemill.wire.frames import Response, frame_message, read_client_id, read_fixed_header
 from tidemill.wire.schema import Message, decode
 
 logger = logging.getLogger(__name__)
@@ -96,7 +96,7 @@ class Pipeline:
         except Exception:
             logger.exception("%s v%d failed", api.name, context.version)
             response = self._failure(api, ErrorCode.UNKNOWN_SERVER_ERROR, "")
-        self._send(api, context, response, slot)
+        slot.respond(self._framed(api, context, response))
 
     def _call(
         self,
@@ -110,7 +110,7 @@ class Pipeline:
             try:
                 if isinstance(reply, ApiError):
                     reply = self._failure(api, reply.code, reply.message)
-                self._send(api, context, reply, slot)
+                slot.respond_with_others(self._framed(api, context, reply))
             except Exception:  # whoever calls has others to answer
                 logger.exception("%s v%d cannot be answered", api.name, context.version)
                 slot.close_connection()
@@ -127,10 +127,10 @@ class Pipeline:
         if not slot.is_ready:
             slot.hold_back_others()
 
-    def _send(self, api: Api, context: RequestContext, response: Message, slot: ResponseSlot) -> None:
+    def _framed(self, api: Api, context: RequestContext, response: Message) -> Response:
         version = context.version
         flexible_header = version >= api.flexible_since and api.key != API_VERSIONS
-        slot.respond(frame_message(context.correlation_id, flexible_header, response, version))
+        return frame_message(context.correlation_id, flexible_header, response, version)
 
     def _add_route(self, api: Api) -> _Route:
         """When the API is first asked for: its messages and its handler are loaded then."""

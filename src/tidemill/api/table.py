@@ -9,7 +9,8 @@ import importlib
 from typing import NamedTuple
 
 from tidemill.api.batch_check import MAX_EXPANSION, MAX_UNPACKED_BYTES
-from tidemill.wire.schema import MAX_ELEMENTS, Message
+from tidemill.wire.schema import Message
+from tidemill.wire.schema_values import MAX_ELEMENTS
 
 
 class Api(NamedTuple):

@@ -33,13 +33,8 @@ from tidemill.metadata.records import (
 from tidemill.model.errors import MalformedMessage
 from tidemill.wire.batch import CONTROL_MASK, HEADER_SIZE, BatchHeader, Buffer, Record, build_batch
 from tidemill.wire.batch import iterate_records as iterate_raw_records
-from tidemill.wire.schema import (
-    Message,
-    decode_from,
-    encode_into,
-    read_unsigned_varint,
-    write_unsigned_varint,
-)
+from tidemill.wire.schema import Message, decode_from, encode_into
+from tidemill.wire.schema_values import read_unsigned_varint, write_unsigned_varint
 
 FRAME_VERSION = 1
 

@@ -80,6 +80,28 @@ def _go_on(coroutine: Coroutine[Any, Any, None], waited_for: Any) -> Generator[A
             return
 
 
+class Departures:
+    """Connections whose answers leave at the end of this turn of the loop, one right after the other.
+
+    Members of a group wait for each other, and many of them may be one process. Answered one by one between the
+    requests of the others, that process would be woken for each.
+    """
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._ready: list[Connection] = []
+
+    def add(self, connection: Connection) -> None:
+        if not self._ready:
+            self._loop.call_soon(self._leave)
+        self._ready.append(connection)
+
+    def _leave(self) -> None:
+        ready, self._ready = self._ready, []
+        for connection in ready:
+            connection.send_ready()
+
+
 class Slot:
     """The place of one response in its connection's order."""
 
@@ -94,12 +116,24 @@ class Slot:
 
     def respond(self, response: Response) -> None:
         """Answer; an empty list stands for a request that has no response."""
+        self._fill(response)
+        connection = self._connection
+        connection.send_ready()
+        connection._go_on_after(self)
+
+    def respond_with_others(self, response: Response) -> None:
+        """Answer at the end of this turn of the loop, with all who are answered in it."""
+        self._fill(response)
+        connection = self._connection
+        connection.departures.add(connection)
+        connection._go_on_after(self)
+
+    def _fill(self, response: Response) -> None:
         assert not self.is_ready
         self.response = response
         self.is_ready = True
         # Slot and waiting operation would hold each other otherwise, and only the collector could free them.
         self.on_abandoned = _nothing
-        self._connection._on_response(self)
 
     def hold_back_others(self) -> None:
         """Take no further request of this connection until this one is answered."""
@@ -124,8 +158,10 @@ class Connection:
         max_frame_bytes: int,
         on_close: Callable[[Connection], None],
         on_malformed: Callable[[Connection, str], None],
+        departures: Departures,
     ) -> None:
         self._loop = loop
+        self.departures = departures
         self._socket = sock
         self._fd = sock.fileno()
         self._handle = handle
@@ -334,12 +370,10 @@ class Connection:
 
     # -- writing --------------------------------------------------------------------------------------
 
-    def _on_response(self, slot: Slot) -> None:
-        if self.is_closed:
-            return
+    def _go_on_after(self, slot: Slot) -> None:
+        """The request is answered; others may have waited for that."""
         if slot is self._held_for:
             self._held_for = None
-        self._send_ready()
         if self._is_held and self._task is None and not self.is_closed:
             self._resume_soon()
 
@@ -350,8 +384,10 @@ class Connection:
         else:
             self._loop.call_soon(self._resume)
 
-    def _send_ready(self) -> None:
+    def send_ready(self) -> None:
         """Queue the responses at the head of the line and send what the socket takes."""
+        if self.is_closed:
+            return
         slots, output = self._slots, self._output
         while slots and slots[0].is_ready:
             response = slots.popleft().response

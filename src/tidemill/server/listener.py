@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import NamedTuple
 
-from tidemill.server.connection import Connection, Handle
+from tidemill.server.connection import Connection, Departures, Handle
 
 logger = logging.getLogger(__name__)
 
@@ -56,6 +56,7 @@ class Listener:
         self._socket = sock
         self.limits = limits
         self._handle: Handle | None = None
+        self._departures = Departures(loop)
         self._addresses: dict[Connection, str] = {}
         self._per_address: collections.Counter[str] = collections.Counter()
         self._sweeper: asyncio.TimerHandle | None = None
@@ -121,7 +122,13 @@ class Listener:
         if limits.receive_buffer_bytes > 0:
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, limits.receive_buffer_bytes)
         connection = Connection(
-            self._loop, sock, self._handle, limits.max_frame_bytes, self._forget, self._note_malformed
+            self._loop,
+            sock,
+            self._handle,
+            limits.max_frame_bytes,
+            self._forget,
+            self._note_malformed,
+            self._departures,
         )
         connection.wide_buffer_bytes = WIDER * max(0, limits.send_buffer_bytes)
         self._addresses[connection] = address

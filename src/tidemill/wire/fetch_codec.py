@@ -18,9 +18,9 @@ from tidemill.wire.fields import write_count, write_string
 from tidemill.wire.frames import FileSlice, Piece, skip_tagged_fields
 from tidemill.wire.messages.fetch import FetchRequest as FetchRequestSchema
 from tidemill.wire.messages.fetch import ReplicaState
-from tidemill.wire.schema import (
+from tidemill.wire.schema import decode
+from tidemill.wire.schema_values import (
     MAX_ELEMENTS,
-    decode,
     read_unsigned_varint,
     require_few_elements,
     write_unsigned_varint,

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import struct
 
-from tidemill.wire.schema import write_unsigned_varint
+from tidemill.wire.schema_values import write_unsigned_varint
 
 _INT16 = struct.Struct(">h")
 _INT32 = struct.Struct(">i")

@@ -15,7 +15,8 @@ import struct
 from typing import NamedTuple, Protocol
 
 from tidemill.model.errors import MalformedMessage
-from tidemill.wire.schema import MAX_TAGGED_FIELDS, Message, encode_into, read_unsigned_varint
+from tidemill.wire.schema import Message, encode_into
+from tidemill.wire.schema_values import MAX_TAGGED_FIELDS, read_unsigned_varint
 
 SIZE = struct.Struct(">i")
 _FIXED_HEADER = struct.Struct(">hhih")

@@ -13,11 +13,7 @@ from tidemill.model.errors import ErrorCode, MalformedMessage
 from tidemill.model.ids import ZERO_UUID
 from tidemill.wire.fields import write_count, write_string
 from tidemill.wire.frames import skip_tagged_fields
-from tidemill.wire.schema import (
-    MAX_ELEMENTS,
-    read_unsigned_varint,
-    require_few_elements,
-)
+from tidemill.wire.schema_values import MAX_ELEMENTS, read_unsigned_varint, require_few_elements
 
 LOG_START_OFFSET_SINCE = 5
 ERROR_MESSAGE_SINCE = 8

@@ -14,7 +14,8 @@ from typing import TypeVar
 
 from tidemill.model.errors import MalformedMessage
 from tidemill.wire.frames import SIZE
-from tidemill.wire.schema import Message, decode, encode_into, read_unsigned_varint, write_unsigned_varint
+from tidemill.wire.schema import Message, decode, encode_into
+from tidemill.wire.schema_values import read_unsigned_varint, write_unsigned_varint
 
 API_VERSIONS_KEY = 18
 _HEADER = struct.Struct(">hhi")

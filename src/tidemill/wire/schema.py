@@ -22,25 +22,33 @@ maps and default expressions do not exist because Kafka's schemas have none.
 
 from __future__ import annotations
 
+import functools
 import struct as _struct
-import threading
 from collections.abc import Callable
 from typing import Any, ClassVar, NamedTuple, TypeVar, dataclass_transform
 
 from tidemill.model.errors import MalformedMessage
+from tidemill.wire.schema_source import PlainField, compile_constructor, compile_reader, compile_writer
+from tidemill.wire.schema_values import (
+    BUDGET,
+    FIXED,
+    MAX_ELEMENTS,
+    MAX_TAGGED_FIELDS,
+    MINIMUM_SIZES,
+    TOO_MANY_ELEMENTS,
+    Reader,
+    Writer,
+    blob_reader,
+    blob_writer,
+    length_reader,
+    length_writer,
+    read_unsigned_varint,
+    read_uuid,
+    write_unsigned_varint,
+)
 
 FOREVER = 0x7FFF
 ZERO_UUID = bytes(16)
-MAX_TAGGED_FIELDS = 1_000
-"""More tagged fields than this in one struct are an attack: Kafka's largest struct has seven."""
-MAX_STRING_BYTES = 0x7FFF
-"""As in Kafka, also where the length of a string has room for more."""
-MAX_ELEMENTS = 100_000
-"""Array elements of one message, all its arrays together: more would hold up everybody else."""
-_TOO_MANY = "too many array elements in one message"
-
-Reader = Callable[[Any, int], tuple[Any, int]]
-Writer = Callable[[bytearray, Any], None]
 C = TypeVar("C")
 
 
@@ -134,7 +142,7 @@ class Message:
     FLEXIBLE: ClassVar[int] = FOREVER
     FIELDS: ClassVar[dict[str, WireField]] = {}
     _DEFAULTS: ClassVar[dict[str, Any]] = {}
-    _FACTORIES: ClassVar[list[tuple[str, Callable[[], Any]]]] = []
+    _FACTORIES: ClassVar[dict[str, Callable[[], Any]]] = {}
 
     def __init_subclass__(cls, versions: tuple[int, int] = (0, FOREVER), flexible: int = FOREVER) -> None:
         cls.VERSIONS = versions
@@ -144,18 +152,13 @@ class Message:
             delattr(cls, name)
         cls.FIELDS = {name: field.wire for name, field in specified.items()}
         cls._DEFAULTS = {name: field.default for name, field in specified.items()}
-        cls._FACTORIES = [(name, field.factory) for name, field in specified.items() if field.factory]
+        cls._FACTORIES = {name: field.factory for name, field in specified.items() if field.factory}
 
     def __init__(self, **values: Any) -> None:
-        fields = self.__dict__
-        fields.update(self._DEFAULTS)
-        for name, factory in self._FACTORIES:
-            if name not in values:
-                fields[name] = factory()
-        fields.update(values)
-        if len(fields) > len(self._DEFAULTS):
-            unknown = ", ".join(sorted(values.keys() - self._DEFAULTS.keys()))
-            raise TypeError(f"{type(self).__name__} has no field {unknown}")
+        """The constructor of a class is made when it is first called, and takes this one's place."""
+        cls = type(self)
+        cls.__init__ = compile_constructor(cls._DEFAULTS, cls._FACTORIES)  # type: ignore[method-assign]
+        cls.__init__(self, **values)
 
     def __eq__(self, other: object) -> bool:
         return type(self) is type(other) and self.__dict__ == other.__dict__
@@ -191,18 +194,18 @@ def decode(
 
 def decode_in_place(cls: type[M], version: int, data: memoryview, position: int) -> M:
     """Like `decode`, but `records` stay slices of `data`, which nobody may write to as long as they are used."""
-    _budget.copies_records = False
+    BUDGET.copies_records = False
     try:
         return decode(cls, version, data, position)  # type: ignore[arg-type]
     finally:
-        _budget.copies_records = True
+        BUDGET.copies_records = True
 
 
 def decode_from(
     cls: type[M], version: int, data: bytes, position: int, *, max_elements: int = MAX_ELEMENTS
 ) -> tuple[M, int]:
     """The message and the position after it; strangers get few `max_elements`, a client trusts its broker."""
-    _budget.elements = max_elements
+    BUDGET.elements = max_elements
     try:
         value: M
         value, position = _struct_reader(cls, version, version >= cls.FLEXIBLE)(data, position)
@@ -213,149 +216,8 @@ def decode_from(
         raise MalformedMessage(f"{cls.__name__} v{version} holds a string that is not UTF-8") from error
 
 
-def require_few_elements(count: int) -> int:
-    """For decoders by hand: the elements of all arrays so far; each takes ten times its bytes in memory."""
-    if count > MAX_ELEMENTS:
-        raise MalformedMessage(_TOO_MANY)
-    return count
-
-
-class _Budget(threading.local):
-    """What is left of `MAX_ELEMENTS` for the message being decoded in this thread, and who keeps its records."""
-
-    elements = MAX_ELEMENTS
-    copies_records = True
-
-
-_budget = _Budget()
-
-# -- numbers and lengths ------------------------------------------------------------------------------
-
-
-def read_unsigned_varint(data: bytes | memoryview, position: int) -> tuple[int, int]:
-    value = data[position]
-    position += 1
-    if value < 0x80:
-        return value, position
-    value &= 0x7F
-    for shift in (7, 14, 21, 28):
-        byte = data[position]
-        position += 1
-        value |= (byte & 0x7F) << shift
-        if byte < 0x80:
-            return value, position
-    raise MalformedMessage("a varint is longer than five bytes")
-
-
-def write_unsigned_varint(out: bytearray, value: int) -> None:
-    while value > 0x7F:
-        out.append((value & 0x7F) | 0x80)
-        value >>= 7
-    out.append(value)
-
-
-def _fixed(code: str) -> tuple[Reader, Writer]:
-    packer = _struct.Struct(">" + code)
-    size, unpack_from, pack = packer.size, packer.unpack_from, packer.pack
-
-    def read(data: bytes, position: int) -> tuple[Any, int]:
-        return unpack_from(data, position)[0], position + size
-
-    def write(out: bytearray, value: Any) -> None:
-        out += pack(value)
-
-    return read, write
-
-
-_FIXED_CODES = {
-    "bool": "?", "int8": "b", "int16": "h", "int32": "i", "int64": "q",
-    "uint16": "H", "uint32": "I", "float64": "d",
-}  # fmt: skip
-_FIXED = {name: _fixed(code) for name, code in _FIXED_CODES.items()}
-_MINIMUM_SIZES = {name: _struct.calcsize(">" + code) for name, code in _FIXED_CODES.items()} | {"uuid": 16}
-
-
-def _read_uuid(data: bytes, position: int) -> tuple[bytes, int]:
-    end = position + 16
-    if end > len(data):
-        raise MalformedMessage("a uuid is cut off")
-    return bytes(data[position:end]), end
-
-
-def _read_length(kind: str, flexible: bool) -> Reader:
-    """Length or count of what follows; -1 stands for null."""
-    if flexible:
-
-        def read_compact(data: bytes, position: int) -> tuple[int, int]:
-            value, position = read_unsigned_varint(data, position)
-            return value - 1, position
-
-        return read_compact
-    read: Reader = _FIXED["int16" if kind == "string" else "int32"][0]
-    return read
-
-
-def _write_length(kind: str, flexible: bool) -> Callable[[bytearray, int], None]:
-    if flexible:
-
-        def write_compact(out: bytearray, length: int) -> None:
-            write_unsigned_varint(out, length + 1)
-
-        return write_compact
-    return _FIXED["int16" if kind == "string" else "int32"][1]
-
-
-# -- values that carry a length -----------------------------------------------------------------------
-
-
-def _blob_reader(kind: str, flexible: bool, nullable: bool) -> Reader:
-    read_length = _read_length(kind, flexible)
-    is_text, is_records = kind == "string", kind == "records"
-
-    def read(data: bytes, position: int) -> tuple[Any, int]:
-        if flexible and data[position] < 0x80:  # most lengths are one byte, and a call would cost more
-            length = data[position] - 1
-            position += 1
-        else:
-            length, position = read_length(data, position)
-            if is_text and length > MAX_STRING_BYTES:
-                raise MalformedMessage(f"a string of {length} bytes, at most {MAX_STRING_BYTES} are read")
-        if length < 0:
-            if nullable and length == -1:
-                return None, position
-            raise MalformedMessage(f"a {kind} that must not be null has length {length}")
-        end = position + length
-        if end > len(data):
-            raise MalformedMessage(f"a {kind} of {length} bytes is longer than its message")
-        raw = data[position:end]
-        if is_records and not _budget.copies_records:
-            return raw, end
-        return (str(raw, "utf-8") if is_text else bytes(raw)), end
-
-    return read
-
-
-def _blob_writer(kind: str, flexible: bool) -> Writer:
-    write_length = _write_length(kind, flexible)
-    is_text = kind == "string"
-
-    def write(out: bytearray, value: Any) -> None:
-        if value is None:
-            write_length(out, -1)
-            return
-        raw = value.encode() if is_text else value
-        length = len(raw)
-        if flexible and length < 0x7F:
-            out.append(length + 1)
-        else:
-            write_length(out, length)
-        out += raw
-
-    return write
-
-
 def _array_reader(wire: WireType, version: int, flexible: bool, nullable: bool) -> Reader:
-    read_count = _read_length("array", flexible)
+    read_count = length_reader("array", flexible)
     read_element = _value_reader(_element(wire), version, flexible, nullable=False)
     minimum = max(1, _minimum_size(_element(wire), version, flexible))
 
@@ -367,9 +229,9 @@ def _array_reader(wire: WireType, version: int, flexible: bool, nullable: bool) 
             raise MalformedMessage(f"an array that must not be null has {count} elements")
         if count * minimum > len(data) - position:
             raise MalformedMessage(f"an array of {count} elements is longer than its message")
-        _budget.elements -= count
-        if _budget.elements < 0:
-            raise MalformedMessage(_TOO_MANY)
+        BUDGET.elements -= count
+        if BUDGET.elements < 0:
+            raise MalformedMessage(TOO_MANY_ELEMENTS)
         values = []
         for _ in range(count):
             value, position = read_element(data, position)
@@ -380,7 +242,7 @@ def _array_reader(wire: WireType, version: int, flexible: bool, nullable: bool) 
 
 
 def _array_writer(wire: WireType, version: int, flexible: bool) -> Writer:
-    write_count = _write_length("array", flexible)
+    write_count = length_writer("array", flexible)
     write_element = _value_writer(_element(wire), version, flexible, nullable=False)
 
     def write(out: bytearray, values: Any) -> None:
@@ -410,8 +272,8 @@ def _minimum_size(wire: WireType, version: int, flexible: bool) -> int:
             if not field.is_tagged(version)
         ]
         return sum(sizes) + (1 if flexible else 0)
-    if wire.name in _MINIMUM_SIZES:
-        return _MINIMUM_SIZES[wire.name]
+    if wire.name in MINIMUM_SIZES:
+        return MINIMUM_SIZES[wire.name]
     return 1 if flexible else 2 if wire.name == "string" else 4
 
 
@@ -430,22 +292,22 @@ def _field_writer(field: WireField, version: int, flexible: bool) -> Writer:
 
 
 def _value_reader(wire: WireType, version: int, flexible: bool, nullable: bool) -> Reader:
-    if wire.name in _FIXED:
-        return _FIXED[wire.name][0]
+    if wire.name in FIXED:
+        return FIXED[wire.name][0]
     if wire.name == "uuid":
-        return _read_uuid
+        return read_uuid
     if wire.name == "array":
         return _array_reader(wire, version, flexible, nullable)
     if wire.name == "struct":
         assert isinstance(wire.element, type)
         read = _struct_reader(wire.element, version, flexible)
         return _nullable_struct_reader(read) if nullable else read
-    return _blob_reader(wire.name, flexible, nullable)
+    return blob_reader(wire.name, flexible, nullable)
 
 
 def _value_writer(wire: WireType, version: int, flexible: bool, nullable: bool) -> Writer:
-    if wire.name in _FIXED:
-        return _FIXED[wire.name][1]
+    if wire.name in FIXED:
+        return FIXED[wire.name][1]
     if wire.name == "uuid":
         return bytearray.extend
     if wire.name == "array":
@@ -454,7 +316,7 @@ def _value_writer(wire: WireType, version: int, flexible: bool, nullable: bool) 
         assert isinstance(wire.element, type)
         write = _struct_writer(wire.element, version, flexible)
         return _nullable_struct_writer(write) if nullable else write
-    return _blob_writer(wire.name, flexible)
+    return blob_writer(wire.name, flexible)
 
 
 def _nullable_struct_reader(read: Reader, is_tagged: bool = False) -> Reader:
@@ -502,36 +364,24 @@ def _fields_of(cls: type[Message], version: int) -> list[tuple[str, WireField]]:
 
 @_per_class_and_version
 def _struct_reader(cls: type[Message], version: int, flexible: bool) -> Reader:
-    plain: list[tuple[str, Reader]] = []
+    plain: list[PlainField] = []
     tagged: dict[int, tuple[str, Reader]] = {}
     for name, field in _fields_of(cls, version):
         reader = _field_reader(field, version, flexible)
         if field.tag is not None and field.is_tagged(version):
             tagged[field.tag] = (name, reader)
         else:
-            plain.append((name, reader))
+            plain.append(PlainField(name, field.type.name, reader))
 
-    names = {name for name, _ in plain}
-    absent = [(name, factory) for name, factory in cls._FACTORIES if name not in names]
-    defaults, new = cls._DEFAULTS, cls.__new__
-
-    def read(data: bytes, position: int) -> tuple[Message, int]:
-        values = defaults.copy()
-        for name, reader in plain:
-            values[name], position = reader(data, position)
-        for name, factory in absent:
-            values[name] = factory()
-        if flexible:
-            position = _read_tagged(data, position, tagged, values) if data[position] else position + 1
-        message = new(cls)
-        message.__dict__ = values  # all fields are there: nothing that the constructor could add or refuse
-        return message, position
-
-    return read
+    others = cls.FIELDS.keys() - {field.name for field in plain}
+    made_anew = {name: factory for name, factory in cls._FACTORIES.items() if name in others}
+    absent = {name: cls._DEFAULTS[name] for name in others - made_anew.keys()}
+    read_tagged = functools.partial(_read_tagged, tagged) if flexible else None
+    return compile_reader(cls, plain, absent, made_anew, read_tagged)
 
 
 def _read_tagged(
-    data: bytes, position: int, known: dict[int, tuple[str, Reader]], values: dict[str, Any]
+    known: dict[int, tuple[str, Reader]], data: bytes, position: int, values: dict[str, Any]
 ) -> int:
     count, position = read_unsigned_varint(data, position)
     if count > MAX_TAGGED_FIELDS:
@@ -553,7 +403,7 @@ def _read_tagged(
 
 @_per_class_and_version
 def _struct_writer(cls: type[Message], version: int, flexible: bool) -> Writer:
-    plain: list[tuple[str, Writer]] = []
+    plain: list[PlainField] = []
     tagged: list[tuple[int, str, Writer, Any]] = []
     defaults = cls()
     for name, field in _fields_of(cls, version):
@@ -561,21 +411,12 @@ def _struct_writer(cls: type[Message], version: int, flexible: bool) -> Writer:
         if field.tag is not None and field.is_tagged(version):
             tagged.append((field.tag, name, writer, getattr(defaults, name)))
         else:
-            plain.append((name, writer))
+            plain.append(PlainField(name, field.type.name, writer))
     tagged.sort(key=lambda entry: entry[0])
-
-    def write(out: bytearray, message: Any) -> None:
-        for name, writer in plain:
-            writer(out, getattr(message, name))
-        if tagged:
-            _write_tagged(out, message, tagged)
-        elif flexible:
-            out.append(0)
-
-    return write
+    return compile_writer(plain, functools.partial(_write_tagged, tagged) if tagged else None, flexible)
 
 
-def _write_tagged(out: bytearray, message: Any, tagged: list[tuple[int, str, Writer, Any]]) -> None:
+def _write_tagged(tagged: list[tuple[int, str, Writer, Any]], out: bytearray, message: Any) -> None:
     """Tagged fields in the order of their tags; what equals its default is left out."""
     present = [entry for entry in tagged if getattr(message, entry[1]) != entry[3]]
     write_unsigned_varint(out, len(present))

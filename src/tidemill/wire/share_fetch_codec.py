@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from tidemill.model.errors import ErrorCode
 from tidemill.wire.frames import FileSlice, Piece
-from tidemill.wire.schema import write_unsigned_varint
+from tidemill.wire.schema_values import write_unsigned_varint
 
 NO_TAGS = 0
 _HEAD = struct.Struct(">ih")

@@ -14,7 +14,7 @@ from tidemill.wire.messages import alter_configs as legacy
 from tidemill.wire.messages import incremental_alter_configs as incremental
 from tidemill.wire.messages.describe_configs import DescribeConfigsRequest, DescribeConfigsResource
 from tidemill.wire.messages.metadata import MetadataRequest, MetadataRequestTopic
-from tidemill.wire.schema import MAX_ELEMENTS
+from tidemill.wire.schema_values import MAX_ELEMENTS
 
 
 @pytest.fixture(scope="module")

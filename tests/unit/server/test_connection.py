@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from tidemill.ports.disk import Disk
-from tidemill.server.connection import JOINED_BYTES, MAX_OPEN_SLOTS, Connection, Slot
+from tidemill.server.connection import JOINED_BYTES, MAX_OPEN_SLOTS, Connection, Departures, Slot
 from tidemill.wire.frames import FileSlice
 
 MAX_FRAME = 8 * 1024 * 1024
@@ -33,7 +33,9 @@ class Peer:
         self.closed = False
         self.holds_back = False
         self.coroutine: Callable[[bytes, Slot], Coroutine[Any, Any, None]] | None = None
-        self.connection = Connection(loop, server, self._handle, MAX_FRAME, self._closed, self._malformed)
+        self.connection = Connection(
+            loop, server, self._handle, MAX_FRAME, self._closed, self._malformed, Departures(loop)
+        )
         self.connection.start()
 
     def _handle(

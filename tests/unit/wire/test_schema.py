@@ -25,15 +25,8 @@ from tidemill.wire.messages.create_topics import CreateTopicsRequest
 from tidemill.wire.messages.describe_groups import DescribeGroupsRequest
 from tidemill.wire.messages.fetch import FetchableTopicResponse, FetchRequest, FetchResponse, PartitionData
 from tidemill.wire.messages.metadata import MetadataRequest, MetadataRequestTopic
-from tidemill.wire.schema import (
-    MAX_STRING_BYTES,
-    MAX_TAGGED_FIELDS,
-    Message,
-    decode,
-    decode_from,
-    decode_in_place,
-    encode,
-)
+from tidemill.wire.schema import Message, decode, decode_from, decode_in_place, encode
+from tidemill.wire.schema_values import MAX_STRING_BYTES, MAX_TAGGED_FIELDS
 
 MESSAGES = list(top_level_messages())
 NAMES = [f"{cls.__name__}-v{version}" for cls, version in MESSAGES]

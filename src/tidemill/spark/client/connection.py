@@ -34,7 +34,8 @@ from tidemill.spark.client.settings import ClientSettings, TlsSettings
 from tidemill.spark.errors import BrokerUnavailable
 from tidemill.wire.frames import skip_tagged_fields
 from tidemill.wire.messages.api_versions import ApiVersionsRequest
-from tidemill.wire.schema import Message, decode_in_place, encode_into, write_unsigned_varint
+from tidemill.wire.schema import Message, decode_in_place, encode_into
+from tidemill.wire.schema_values import write_unsigned_varint
 
 _SIZE = struct.Struct(">i")
 _HEADER = struct.Struct(">ihhih")
