@@ -162,6 +162,42 @@ def test_answers_leave_in_the_order_of_the_requests() -> None:
     run(scenario)
 
 
+def test_who_is_answered_with_others_is_answered_at_the_end_of_the_turn() -> None:
+    async def scenario(peer: Peer) -> None:
+        other = Peer(peer.loop)
+        other.connection.departures = peer.connection.departures
+        await peer.send(frame(b"first") + frame(b"second"))
+        await other.send(frame(b"of another"))
+        await peer.until(lambda: len(peer.requests) == 2 and len(other.requests) == 1)
+        for (body, slot), answer in zip(peer.requests + other.requests, (b"1", b"2", b"3"), strict=True):
+            assert body
+            slot.respond_with_others([answer])
+        assert not peer.connection.is_idle and not other.connection.is_idle
+        await asyncio.sleep(0)
+        assert peer.connection.is_idle and other.connection.is_idle
+        assert (await peer.receive(2), await other.receive(1)) == (b"12", b"3")
+        other.connection.close()
+        other.client.close()
+
+    run(scenario)
+
+
+def test_who_went_away_before_the_end_of_the_turn_takes_nobody_along() -> None:
+    async def scenario(peer: Peer) -> None:
+        other = Peer(peer.loop)
+        other.connection.departures = peer.connection.departures
+        await peer.send(frame(b"stays"))
+        await other.send(frame(b"goes"))
+        await peer.until(lambda: len(peer.requests) == 1 and len(other.requests) == 1)
+        other.requests[0][1].respond_with_others([b"never"])
+        peer.requests[0][1].respond_with_others([b"answer"])
+        other.connection.close()
+        assert await peer.receive(6) == b"answer"
+        other.client.close()
+
+    run(scenario)
+
+
 def test_a_frame_may_arrive_byte_by_byte() -> None:
     async def scenario(peer: Peer) -> None:
         for byte in frame(b"slow"):
