@@ -15,7 +15,8 @@ from tidemill.spark.client.cluster import BrokerError, Cluster, TopicPartition
 from tidemill.spark.errors import BrokerUnavailable
 from tidemill.spark.sink.decisions import fetch_uncommitted
 from tidemill.spark.source import fetching
-from tidemill.spark.source.fetching import fetch_range
+from tidemill.spark.source.batches import whole_batches
+from tidemill.spark.source.fetching import bytes_of_a_record, fetch_range
 from tidemill.spark.source.offsets import OffsetRange
 from tidemill.spark.source.settings import SourceSettings, batch_settings
 from tidemill.wire.messages.fetch import FetchableTopicResponse, FetchRequest, FetchResponse, PartitionData
@@ -63,6 +64,13 @@ def test_an_empty_answer_is_a_gap_only_when_it_is_repeated() -> None:
     silent = ScriptedCluster(*[answer()] * 5)
     assert list(fetch_range(silent, OffsetRange(WHERE, 0, 20), settings())) == []
     assert silent.asked == [0] * 5
+
+
+def test_the_size_of_a_record_follows_from_whole_batches() -> None:
+    """Two batches from offset 100 on, asked for at 119, and the beginning of a third."""
+    whole = bytes(data_batch(10, offset=100, size=1000) + data_batch(10, offset=110, size=1000))
+    records = whole + bytes(data_batch(10, offset=120, size=100_000)[:50_000])
+    assert bytes_of_a_record(records, whole_batches(records, 119)) == len(whole) / 20
 
 
 def test_a_throttled_fetch_waits_and_asks_again() -> None:

@@ -50,6 +50,7 @@ BAD_IN_BATCH = {
     "segments.directories": ("data", "read.mode=segments"),
     "filterPushdown": ("yes", "one of true, false"),
     "commitGroupId": ("g", "readStream"),
+    "driverRead.maxBytes": ("1000", "readStream"),
     "kafka.isolation.level": ("chaos", "one of read_uncommitted, read_committed"),
     "kafka.security.protocol": ("HTTPS", "one of PLAINTEXT, SSL"),
     "kafka.request.timeout.ms": ("0", "at least 1"),
@@ -84,6 +85,14 @@ def test_protected_settings_are_refused_with_the_reason(setting: str) -> None:
 def test_a_stream_has_no_end_and_no_filters(name: str) -> None:
     with pytest.raises(BadOption, match=name):
         stream(**{name: "latest"})
+
+
+@pytest.mark.parametrize("value", ["-1", "4 MB", "false"])
+def test_the_limit_of_reads_in_the_driver_is_a_number(value: str) -> None:
+    with pytest.raises(BadOption, match=r"driverRead\.maxBytes is .*a whole number of at least 0"):
+        stream(driverRead__maxBytes=value)
+    assert stream(driverRead__maxBytes="0").driver_read_bytes == 0
+    assert stream().driver_read_bytes == 4 << 20
 
 
 @pytest.mark.parametrize(

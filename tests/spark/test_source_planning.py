@@ -12,7 +12,7 @@ from confluent_kafka import ConsumerGroupTopicPartitions, Producer, TopicPartiti
 from confluent_kafka.admin import NewPartitions
 from pyspark.sql.datasource import EqualTo, GreaterThanOrEqual, In, InputPartition, LessThan
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
-from source_rows import rows, stream_reader, values
+from source_rows import produce, rows, stream_reader, transactions, values
 from waiting import wait_until
 
 from tidemill.spark.client.cluster import TopicPartition as Place
@@ -24,18 +24,10 @@ from tidemill.spark.source.fetching import Fetched, fetch_range
 from tidemill.spark.source.offsets import OffsetRange
 from tidemill.spark.source.planning import ReadTask, SharedTask, share_tasks
 from tidemill.spark.source.schema import source_schema
+from tidemill.spark.source.settings import stream_settings
 from tidemill.testing import SubprocessBroker
 
 ALL = ReadAllAvailable()
-
-
-def produce(
-    bootstrap: str, topic: str, count: int, partition: int = 0, first: int = 0, **message: int
-) -> None:
-    producer = Producer({"bootstrap.servers": bootstrap})
-    for number in range(first, first + count):
-        producer.produce(topic, b"%d" % number, partition=partition, **message)
-    assert producer.flush(20) == 0
 
 
 def numbers(found: list[bytes]) -> list[int]:
@@ -339,19 +331,6 @@ def committed(cluster: Cluster, group: str, topic: str) -> int:
 # -- transactions ---------------------------------------------------------------------------------------------
 
 
-def transactions(cluster: Cluster, topic: str) -> None:
-    """0..4 committed, 5..9 aborted, 10..14 committed, in transactions of one producer each."""
-    for first, is_kept in ((0, True), (5, False), (10, True)):
-        settings = {"bootstrap.servers": cluster.bootstrap, "transactional.id": f"{topic}-{first}"}
-        producer = Producer(settings)
-        producer.init_transactions(20)
-        producer.begin_transaction()
-        for number in range(first, first + 5):
-            producer.produce(topic, b"%d" % number, partition=0)
-        producer.flush(20)
-        producer.commit_transaction(20) if is_kept else producer.abort_transaction(20)
-
-
 def test_committed_reads_skip_aborted_records_and_markers(cluster: Cluster, topic: str) -> None:
     transactions(cluster, topic)
     committed_only = {"kafka__isolation__level": "read_committed"}
@@ -460,7 +439,9 @@ def _tasks_of(partition: InputPartition) -> list[ReadTask]:
 def test_small_tasks_of_a_stream_share_one() -> None:
     sizes = [900, 1_000, 500, 5_000, 10, 20]
     tasks = [ReadTask(OffsetRange(Place("t", n), 7, 7 + size), "h:1") for n, size in enumerate(sizes)]
-    shared = share_tasks(tasks)
+    query = {"kafka.bootstrap.servers": "h:1", "subscribe": "t"}
+    shared = share_tasks(tasks, stream_settings(query))
     groups = [[task.offsets.size for task in _tasks_of(each)] for each in shared]
     assert groups == [[900, 1_000], [500], [5_000], [10, 20]]
-    assert share_tasks([]) == []
+    assert share_tasks([], stream_settings(query)) == []
+    assert share_tasks(tasks, stream_settings({**query, "minPartitions": "2"})) == tasks

@@ -229,6 +229,7 @@ def test_retention_overtakes_a_running_query(
     topic = short_lived.topic(retention_ms=-1)
     produce_to(short_lived, topic, range(10), timestamp=1_700_000_000_000)
     given = options(short_lived, topic, startingOffsets="earliest", failOnDataLoss=fail_on_data_loss)
+    given["driverRead.maxBytes"] = "0"  # the driver keeps for some seconds what it has fetched
     copy = HeldCopy(spark, given, checkpoint)
     assert copy.is_held.wait(120)
     forget_everything(short_lived, topic)

@@ -1,4 +1,5 @@
-"""Rows of the Spark source without Spark: plan and read in this process, as Spark's planner and tasks would."""
+"""Rows of the Spark source without Spark: plan and read in this process, as Spark's planner and tasks would; and what
+there is to read."""
 
 from __future__ import annotations
 
@@ -6,6 +7,8 @@ from collections.abc import Iterator
 from typing import Any
 
 import pyarrow as pa
+from cluster_under_test import Cluster
+from confluent_kafka import Producer
 from pyspark.serializers import CloudPickleSerializer
 
 from pyspark_tidemill import DefaultSource
@@ -38,3 +41,25 @@ def stream_reader(bootstrap: str, **options: Any) -> Any:
     given = {name.replace("__", "."): str(value) for name, value in options.items()}
     source = DefaultSource({"kafka.bootstrap.servers": bootstrap, **given})
     return source.streamReader(source.schema())
+
+
+def produce(
+    bootstrap: str, topic: str, count: int, partition: int = 0, first: int = 0, **message: Any
+) -> None:
+    producer = Producer({"bootstrap.servers": bootstrap})
+    for number in range(first, first + count):
+        producer.produce(topic, b"%d" % number, partition=partition, **message)
+    assert producer.flush(20) == 0
+
+
+def transactions(cluster: Cluster, topic: str) -> None:
+    """0..4 committed, 5..9 aborted, 10..14 committed, in transactions of one producer each."""
+    for first, is_kept in ((0, True), (5, False), (10, True)):
+        settings = {"bootstrap.servers": cluster.bootstrap, "transactional.id": f"{topic}-{first}"}
+        producer = Producer(settings)
+        producer.init_transactions(20)
+        producer.begin_transaction()
+        for number in range(first, first + 5):
+            producer.produce(topic, b"%d" % number, partition=0)
+        producer.flush(20)
+        producer.commit_transaction(20) if is_kept else producer.abort_transaction(20)

@@ -25,14 +25,14 @@ import logging
 import queue
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 from tidemill.model.errors import ErrorCode, MalformedMessage
 from tidemill.spark.client.cluster import EARLIEST, PASSING, BrokerError, Cluster, only_partition
 from tidemill.spark.client.connection import Connection
 from tidemill.spark.errors import BrokerUnavailable, DataLoss
-from tidemill.spark.source.batches import whole_batches
+from tidemill.spark.source.batches import WholeBatches, whole_batches
 from tidemill.spark.source.offsets import OffsetRange
 from tidemill.spark.source.settings import SourceSettings
 from tidemill.wire.batch import Buffer
@@ -54,6 +54,32 @@ class Fetched(NamedTuple):
     aborted: list[tuple[int, int]]
     start: int
     """What was asked for: the first batch may begin before it, with records that are gone or were delivered."""
+
+
+def fetched(answer: PartitionData, start: int) -> Fetched:
+    """The records of an answer to a fetch at `start`."""
+    aborted = [(each.first_offset, each.producer_id) for each in answer.aborted_transactions or ()]
+    return Fetched(answer.records or b"", aborted, start)
+
+
+def bytes_of_a_record(records: Buffer, whole: WholeBatches) -> float:
+    """About as many as a record takes here. The first batch may begin long before what was asked for."""
+    first_offset = int.from_bytes(records[:8], "big")
+    return max(whole.size / (whole.next_offset - first_offset), 1.0)
+
+
+def wanted_bytes(records: int, record_bytes: float) -> int:
+    """How much to ask for: these records, if they are as large as the last ones, and the batch around the end."""
+    return int(records * record_bytes * 1.1 + SMALLEST_FETCH)
+
+
+def fetch_request(
+    topics: Mapping[str, list[FetchPartition]], committed: bool, wait_ms: int, size: int
+) -> FetchRequest:
+    return FetchRequest(
+        max_wait_ms=wait_ms, min_bytes=1, max_bytes=size, isolation_level=int(committed),
+        topics=[FetchTopic(topic=topic, partitions=parts) for topic, parts in topics.items()],
+    )  # fmt: skip
 
 
 def fetch_range(cluster: Cluster, wanted: OffsetRange, settings: SourceSettings) -> Iterator[Fetched]:
@@ -101,13 +127,11 @@ class _Fetcher:
             if answer is None:
                 continue
             records: Buffer = answer.records or b""
-            self.position = whole_batches(records, before).next_offset
+            whole = whole_batches(records, before)
+            self.position = whole.next_offset
             if self.position > before:
-                self._record_bytes = max(len(records) / (self.position - before), 1.0)
-                aborted = [
-                    (each.first_offset, each.producer_id) for each in answer.aborted_transactions or ()
-                ]
-                return Fetched(records, aborted, before)
+                self._record_bytes = bytes_of_a_record(records, whole)
+                return fetched(answer, before)
             if records:
                 raise MalformedMessage(f"{self._wanted.where} answers a torn batch at offset {before}")
             self._judge_silence(answer, deadline)
@@ -147,15 +171,12 @@ class _Fetcher:
 
     def _request(self) -> FetchRequest:
         left = self._wanted.end - self.position
-        size = int(min(self._settings.fetch_bytes, left * self._record_bytes * 1.1 + SMALLEST_FETCH))
+        size = min(self._settings.fetch_bytes, wanted_bytes(left, self._record_bytes))
         part = FetchPartition(
             partition=self._wanted.where.partition, fetch_offset=self.position, partition_max_bytes=size
         )
-        return FetchRequest(
-            max_wait_ms=self._settings.fetch_wait_ms, min_bytes=1, max_bytes=size,
-            isolation_level=int(self._settings.reads_committed),
-            topics=[FetchTopic(topic=self._wanted.where.topic, partitions=[part])],
-        )  # fmt: skip
+        topics = {self._wanted.where.topic: [part]}
+        return fetch_request(topics, self._settings.reads_committed, self._settings.fetch_wait_ms, size)
 
     def _step_over_loss(self, error: BrokerError) -> None:
         if error.code != ErrorCode.OFFSET_OUT_OF_RANGE:

@@ -62,8 +62,13 @@ class SharedTask(InputPartition):
         self.tasks = tasks
 
 
-def share_tasks(tasks: Iterable[ReadTask]) -> list[InputPartition]:
-    """Small neighbours together, up to `SHARED_RECORDS`: Spark takes longer to start a task than to read them."""
+def share_tasks(tasks: Iterable[ReadTask], settings: SourceSettings) -> list[InputPartition]:
+    """Small neighbours together, up to `SHARED_RECORDS`: Spark takes longer to start a task than to read them.
+
+    Not where the user has said how many tasks there should be.
+    """
+    if settings.counts_tasks:
+        return list(tasks)
     shared: list[list[ReadTask]] = []
     for task in tasks:
         is_room = (
@@ -226,13 +231,6 @@ class Planner:
             if offset < first[where]:
                 self.report_loss(f"{where} begins at {first[where]}, and {offset} is wanted")
         return {where: max(offset, first[where]) for where, offset in starts.items()}
-
-    def stream_tasks(self, ranges: Iterable[OffsetRange]) -> list[InputPartition]:
-        """As `tasks`; those of a small batch share one, unless the user has said how many there should be."""
-        tasks = self.tasks(ranges)
-        if self.settings.min_partitions or self.settings.max_records_per_partition:
-            return list(tasks)
-        return share_tasks(tasks)
 
     def tasks(self, ranges: Iterable[OffsetRange]) -> list[ReadTask]:
         """The ranges cut for Spark's tasks, with what a task needs to find its broker and its files."""

@@ -35,9 +35,8 @@ def read_task(task: ReadTask, schema: StructType, settings: SourceSettings) -> I
     cluster = _clusters.setdefault(settings.client, Cluster(settings.client))
     cluster.assume_leader(task.offsets.where, task.leader)
     decoder = Decoder(task.offsets, to_arrow_schema(schema, timezone="UTC"), task.expected)
-    return decoder.decode(
-        _payloads(_portions(task, cluster, settings), task.offsets, settings.reads_committed)
-    )
+    portions = _portions(task, cluster, settings)
+    return decoder.decode(payloads(portions, task.offsets, settings.reads_committed, Room()))
 
 
 def read_tasks(
@@ -57,9 +56,11 @@ def _portions(task: ReadTask, cluster: Cluster, settings: SourceSettings) -> Ite
     yield from fetch_range(cluster, wanted, settings)
 
 
-def _payloads(portions: Iterator[Fetched], wanted: OffsetRange, committed: bool) -> Iterator[Payload]:
+def payloads(
+    portions: Iterable[Fetched], wanted: OffsetRange, committed: bool, room: Room
+) -> Iterator[Payload]:
+    """The batches with records that a reader of this range may see."""
     aborted = AbortedTransactions() if committed else None
-    room = Room()
     for portion in portions:
         if aborted is not None:
             aborted.add(portion.aborted)

@@ -5,7 +5,7 @@ which must be there (`subscribe`, `subscribePattern`, `assign`); where to start 
 timestamp for all partitions, by timestamp for each, by offset for each, or in a word, and the first of
 these that is there counts, as in that connector.
 
-Beyond it: `columns`, `commitGroupId`, `filterPushdown`, `read.mode` with `segments.directories`.
+Beyond it: `columns`, `commitGroupId`, `driverRead.maxBytes`, `filterPushdown`, `read.mode` with `segments.directories`.
 """
 
 from __future__ import annotations
@@ -27,10 +27,11 @@ KNOWN = (
     *CHOICES, *ENDINGS, *RATES, "startingOffsets", "startingOffsetsByTimestamp", "startingTimestamp",
     "startingOffsetsByTimestampStrategy", "failOnDataLoss", "minPartitions", "maxRecordsPerPartition", "includeHeaders",
     "groupIdPrefix", "fetchOffset.numRetries", "fetchOffset.retryIntervalMs", "kafkaConsumer.pollTimeoutMs",
-    "columns", "commitGroupId", "filterPushdown", "read.mode", "segments.directories",
+    "columns", "commitGroupId", "driverRead.maxBytes", "filterPushdown", "read.mode", "segments.directories",
 )  # fmt: skip
 WIRE, SEGMENTS = "wire", "segments"
 DEFAULT_FETCH_BYTES = 8 << 20
+DEFAULT_DRIVER_READ_BYTES = 4 << 20
 
 
 class Choice(NamedTuple):
@@ -81,6 +82,13 @@ class SourceSettings(NamedTuple):
     commit_group: str | None
     pushes_filters: bool
     segment_directories: tuple[str, ...]
+    driver_read_bytes: int
+    """The largest micro-batch that is read where it is planned; 0 for none."""
+
+    @property
+    def counts_tasks(self) -> bool:
+        """Whether the user has said how many tasks there should be."""
+        return bool(self.min_partitions or self.max_records_per_partition)
 
 
 def batch_settings(given: Mapping[str, str]) -> SourceSettings:
@@ -93,8 +101,8 @@ def batch_settings(given: Mapping[str, str]) -> SourceSettings:
     if EARLIEST in _words(settings.end):
         raise BadOption("endingOffsets", "is earliest, which reads nothing", "latest, or JSON without -2")
     _check_order(settings.start, settings.end)
-    if "commitGroupId" in options:
-        raise BadOption("commitGroupId", "is for streams", "spark.readStream")
+    for name in options.given(("commitGroupId", "driverRead.maxBytes")):
+        raise BadOption(name, "is for streams", "spark.readStream")
     return settings
 
 
@@ -137,6 +145,7 @@ def _settings(options: Options, default_start: str, end: Limit | None) -> Source
         commit_group=_group(options),
         pushes_filters=options.boolean("filterPushdown", False),
         segment_directories=_directories(options),
+        driver_read_bytes=options.number("driverRead.maxBytes", DEFAULT_DRIVER_READ_BYTES),
     )
 
 

@@ -19,6 +19,8 @@ beginning.
 is enough, or until `maxTriggerDelay` has passed since the last one. With available-now everything that is
 there when the query starts is read, in batches of at most the maximum, and nothing waits.
 
+**Small batches** need no task: `partitions` reads them and hands the rows over, see `driver_reading`.
+
 **Lag.** With `commitGroupId` the offsets a query has finished with are committed to that group, without
 membership: every tool that shows consumer lag shows the query. Spark reports an end only with the batch
 after it; the start of the next batch says the same earlier, so that is committed.
@@ -36,8 +38,9 @@ from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
 from tidemill.model.errors import TidemillError
 from tidemill.spark.errors import BadOption
+from tidemill.spark.source.driver_reading import DriverReading, Handover
 from tidemill.spark.source.offsets import PartitionOffsets, from_json, limit_rate, to_json
-from tidemill.spark.source.planning import Planner, SharedTask
+from tidemill.spark.source.planning import Planner, ReadTask, SharedTask, share_tasks
 from tidemill.spark.source.reading import read_tasks
 from tidemill.spark.source.schema import check_schema
 from tidemill.spark.source.settings import RATES, SourceSettings, stream_settings
@@ -116,11 +119,14 @@ class StreamReader(DataSourceStreamReader):
         return to_json(self._latest) or None
 
     def partitions(self, start: Offset, end: Offset) -> list[InputPartition]:
+        return share_tasks(self._tasks(start, end), self.settings)
+
+    def _tasks(self, start: Offset, end: Offset) -> list[ReadTask]:
         self._is_pinned = True
         begin, stop = from_json(start), from_json(end)
         if begin == self._initial and not self._has_planned:
             begin = {where: offset for where, offset in begin.items() if where in stop}
-        return self.planner.stream_tasks(self.planner.ranges(begin, stop))
+        return self.planner.tasks(self.planner.ranges(begin, stop))
 
     def commit(self, end: Offset) -> None:
         self._publish(from_json(end))
@@ -148,14 +154,16 @@ class StreamReader(DataSourceStreamReader):
 
 if HAS_READ_LIMITS:
 
-    class LimitedStreamReader(StreamReader, SupportsTriggerAvailableNow):
-        """A stream whose batches Spark may limit, and that can end (Spark 4.2 and newer)."""
+    class LimitedStreamReader(Handover, StreamReader, SupportsTriggerAvailableNow):
+        """A stream whose batches Spark may limit, that can end, and that reads small batches at once (Spark 4.2 and
+        newer)."""
 
         def __init__(self, schema: StructType, settings: SourceSettings) -> None:
             super().__init__(schema, settings)
             self._is_available_now = False
             self._target: PartitionOffsets | None = None
             self._last_batch_seconds: float | None = None
+            self._driver_reading: DriverReading | None = None
 
         def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 (Spark's name)
             self._is_available_now = True
@@ -167,6 +175,7 @@ if HAS_READ_LIMITS:
 
         def latestOffset(self, start: Offset, limit: Any) -> Offset:  # type: ignore[override]  # noqa: N802
             self._has_planned = True
+            self.offer(None)
             begin = from_json(start)
             if begin == self._initial and not self._is_pinned:
                 self._is_pinned = True
@@ -194,6 +203,15 @@ if HAS_READ_LIMITS:
             self._last_batch_seconds = time.monotonic()
             most = self.settings.max_offsets_per_trigger
             return latest if most is None else limit_rate(starts, latest, most)
+
+        def partitions(self, start: Offset, end: Offset) -> list[InputPartition]:
+            """A small batch is read right here; if nothing of it is visible, no task could find anything either."""
+            tasks = self._tasks(start, end)
+            if self._driver_reading is None:
+                self._driver_reading = DriverReading(self.schema, self.settings)
+            rows = self._driver_reading.read(self.planner.cluster, tasks)
+            self.offer(rows or None)
+            return [] if rows == [] else share_tasks(tasks, self.settings)
 
         def _may_wait(self) -> bool:
             """Whether the last batch is less than `maxTriggerDelay` ago; the first waits for nothing."""
