@@ -311,6 +311,32 @@ def test_a_reader_is_a_simple_one_only_while_it_offers_rows(cluster: Cluster, to
     assert reader.getCache(start, end) is None
 
 
+def test_a_spark_that_does_not_ask_is_offered_nothing_more(
+    cluster: Cluster, topic: str, asked: list[int]
+) -> None:
+    produce(cluster.bootstrap, topic, 20)
+    reader = reader_of(cluster, topic)
+    start, end = {topic: {"0": 0}}, {topic: {"0": 10}}
+    assert len(reader.partitions(start, end)) == 1 and asked == [1]
+    reader.latestOffset(end, reader.getDefaultReadLimit())
+    assert not Planned(reader, end, {topic: {"0": 20}}).is_offered
+    assert asked == [1]
+
+
+def test_a_query_that_rests_keeps_nothing(
+    cluster: Cluster, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    produce(cluster.bootstrap, topic, 20)
+    reader = reader_of(cluster, topic)
+    end = {topic: {"0": 10}}
+    assert Planned(reader, {topic: {"0": 0}}, end).values
+    assert reader._driver_reading._kept
+    now = driver_reading.time.monotonic()
+    monkeypatch.setattr(driver_reading.time, "monotonic", lambda: now + 2 * driver_reading.KEPT_SECONDS)
+    reader.latestOffset(end, reader.getDefaultReadLimit())
+    assert not reader._driver_reading._kept
+
+
 def test_without_the_class_of_spark_everything_is_left_to_tasks(
     cluster: Cluster, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -99,7 +99,7 @@ class Departures:
     def _leave(self) -> None:
         ready, self._ready = self._ready, []
         for connection in ready:
-            connection.send_ready()
+            connection.depart()
 
 
 class Slot:
@@ -242,7 +242,7 @@ class Connection:
             size = SIZE.unpack_from(buffer, self._start)[0]
             if not 0 <= size <= self._max_frame_bytes:
                 self._on_malformed(self, f"a frame claims {size} bytes, {self._max_frame_bytes} are allowed")
-                self.close()
+                self._break_off()
                 return
             if have < size + 4:
                 break
@@ -298,6 +298,11 @@ class Connection:
             self._on_malformed(self, str(error))
         else:
             logger.error("a request failed without an answer: its connection is closed", exc_info=error)
+        self._break_off()
+
+    def _break_off(self) -> None:
+        """Close it; requests before the bad one keep the answers they have."""
+        self.send_ready()
         self.close()
 
     def _must_wait(self) -> bool:
@@ -383,6 +388,19 @@ class Connection:
             self._is_held = False  # nothing came meanwhile
         else:
             self._loop.call_soon(self._resume)
+
+    def depart(self) -> None:
+        """The turn of the loop is over: send what is answered, and go on with what had to wait for room.
+
+        An error here must not keep the answers of others back.
+        """
+        try:
+            self.send_ready()
+            if self._is_held:
+                self._resume()
+        except Exception:
+            logger.exception("answers cannot be sent: their connection is closed")
+            self.close()
 
     def send_ready(self) -> None:
         """Queue the responses at the head of the line and send what the socket takes."""

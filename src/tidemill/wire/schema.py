@@ -152,11 +152,13 @@ class Message:
             delattr(cls, name)
         cls.FIELDS = {name: field.wire for name, field in specified.items()}
         cls._DEFAULTS = {name: field.default for name, field in specified.items()}
+        cls.__init__ = Message.__init__  # type: ignore[method-assign]
         cls._FACTORIES = {name: field.factory for name, field in specified.items() if field.factory}
 
     def __init__(self, **values: Any) -> None:
-        """The constructor of a class is made when it is first called, and takes this one's place."""
+        """The constructor of a class is made when it is first called, and takes this one's place in that class."""
         cls = type(self)
+        assert cls is not Message, "a message without a schema"
         cls.__init__ = compile_constructor(cls._DEFAULTS, cls._FACTORIES)  # type: ignore[method-assign]
         cls.__init__(self, **values)
 
@@ -373,9 +375,9 @@ def _struct_reader(cls: type[Message], version: int, flexible: bool) -> Reader:
         else:
             plain.append(PlainField(name, field.type.name, reader))
 
-    others = cls.FIELDS.keys() - {field.name for field in plain}
-    made_anew = {name: factory for name, factory in cls._FACTORIES.items() if name in others}
-    absent = {name: cls._DEFAULTS[name] for name in others - made_anew.keys()}
+    here = {field.name for field in plain}
+    made_anew = {name: factory for name, factory in cls._FACTORIES.items() if name not in here}
+    absent = {name: value for name, value in cls._DEFAULTS.items() if name not in here | made_anew.keys()}
     read_tagged = functools.partial(_read_tagged, tagged) if flexible else None
     return compile_reader(cls, plain, absent, made_anew, read_tagged)
 

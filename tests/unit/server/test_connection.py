@@ -32,6 +32,7 @@ class Peer:
         self.malformed: list[str] = []
         self.closed = False
         self.holds_back = False
+        self.answers_with_others = False
         self.coroutine: Callable[[bytes, Slot], Coroutine[Any, Any, None]] | None = None
         self.connection = Connection(
             loop, server, self._handle, MAX_FRAME, self._closed, self._malformed, Departures(loop)
@@ -43,6 +44,8 @@ class Peer:
     ) -> Coroutine[Any, Any, None] | None:
         body = bytes(frame)
         self.requests.append((body, slot))
+        if self.answers_with_others:
+            slot.respond_with_others([body])
         if self.holds_back:
             slot.hold_back_others()
         return self.coroutine(body, slot) if self.coroutine else None
@@ -178,6 +181,61 @@ def test_who_is_answered_with_others_is_answered_at_the_end_of_the_turn() -> Non
         assert (await peer.receive(2), await other.receive(1)) == (b"12", b"3")
         other.connection.close()
         other.client.close()
+
+    run(scenario)
+
+
+def test_more_requests_at_once_than_may_be_open_are_all_answered_with_others() -> None:
+    """They are answered on the spot, but leave later: whoever stopped for want of room must go on then."""
+    count = 2 * MAX_OPEN_SLOTS + 10
+
+    async def scenario(peer: Peer) -> None:
+        peer.answers_with_others = True
+        await peer.send(frame(b"x") * count)
+        assert await peer.receive(count) == b"x" * count
+        await peer.send(frame(b"y"))
+        assert await peer.receive(1) == b"y"
+
+    run(scenario)
+
+
+def test_draining_answers_more_than_may_be_open() -> None:
+    count = 2 * MAX_OPEN_SLOTS + 10
+
+    async def scenario(peer: Peer) -> None:
+        peer.answers_with_others = True
+        await peer.send(frame(b"x") * count)
+        await peer.until(peer.connection.drain)
+        assert await peer.receive(count) == b"x" * count
+
+    run(scenario)
+
+
+def test_a_bad_frame_does_not_take_the_answers_before_it_along() -> None:
+    async def scenario(peer: Peer) -> None:
+        peer.answers_with_others = True
+        await peer.send(frame(b"x") + struct.pack(">i", -5))
+        assert await peer.receive(2) == b"x"
+        assert peer.closed
+
+    run(scenario)
+
+
+def test_one_connection_that_cannot_send_does_not_keep_the_others_back(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def scenario(peer: Peer) -> None:
+        broken = Peer(peer.loop)
+        broken.connection.departures = peer.connection.departures
+        await broken.send(frame(b"first"))
+        await peer.send(frame(b"second"))
+        await peer.until(lambda: len(peer.requests) == 1 and len(broken.requests) == 1)
+        monkeypatch.setattr(broken.connection, "send_ready", lambda: 1 / 0)
+        broken.requests[0][1].respond_with_others([b"lost"])
+        peer.requests[0][1].respond_with_others([b"answer"])
+        assert await peer.receive(6) == b"answer"
+        assert broken.closed
+        broken.client.close()
 
     run(scenario)
 

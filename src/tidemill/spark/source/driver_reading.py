@@ -96,6 +96,8 @@ class DriverReading:
         """Whether more is asked for than is wanted; in vain where it cannot be kept."""
         self._pause = 0
         """Batches that go to tasks untried."""
+        self._is_in_vain = False
+        """Whether Spark once did not ask for the rows."""
 
     def read(self, cluster: Cluster, tasks: Sequence[ReadTask]) -> list[pa.RecordBatch] | None:
         """All rows of these tasks; None when tasks are to read them."""
@@ -116,9 +118,19 @@ class DriverReading:
         self._pause = PAUSE_BATCHES
         return None
 
+    def before_planning(self, were_rows_taken: bool) -> None:
+        """Called when Spark asks for the end of a batch, also where nothing comes any more."""
+        now = time.monotonic()
+        self._kept = {where: kept for where, kept in self._kept.items() if now <= kept.deadline}
+        if not were_rows_taken and not self._is_in_vain:
+            logger.warning("this Spark does not take rows from the driver: all batches are read in tasks")
+            self._is_in_vain = True
+
     def _is_small(self, tasks: Sequence[ReadTask]) -> bool:
         """Whether these are so few records that they share a task, on the wire, and nobody wants more tasks."""
         settings = self._settings
+        if SimpleReader is None or self._is_in_vain:
+            return False
         if not settings.driver_read_bytes or settings.segment_directories or settings.counts_tasks:
             return False
         return 0 < sum(task.offsets.size for task in tasks) <= SHARED_RECORDS
@@ -255,7 +267,7 @@ class Handover:
         nothing offered    isinstance(reader, SimpleReader) is false     as for every reader
         offer(rows)        it is true, until
         getCache()         has handed them over: nothing is offered
-        offer(None)        nothing is offered: whoever did not ask before the next batch never will
+        offer(None)        nothing is offered: who did not ask before the next batch never will (`before_planning`)
 
     Spark asks a reader for rows right after `partitions`, when it is a `SimpleReader`; at other times it would take
     one for less than this reader can do (rate limits, the latest offset).
@@ -268,6 +280,11 @@ class Handover:
 
     __class__ = property(_get_class)
     """What `isinstance` goes by beside the type itself."""
+
+    @property
+    def is_offering(self) -> bool:
+        """Rows that nobody has asked for."""
+        return self._offered is not None
 
     def offer(self, rows: list[pa.RecordBatch] | None) -> None:
         self._offered = rows if SimpleReader is not None else None

@@ -65,7 +65,7 @@ def fetched(answer: PartitionData, start: int) -> Fetched:
 def bytes_of_a_record(records: Buffer, whole: WholeBatches) -> float:
     """About as many as a record takes here. The first batch may begin long before what was asked for."""
     first_offset = int.from_bytes(records[:8], "big")
-    return max(whole.size / (whole.next_offset - first_offset), 1.0)
+    return max(whole.size / max(whole.next_offset - first_offset, 1), 1.0)
 
 
 def wanted_bytes(records: int, record_bytes: float) -> int:

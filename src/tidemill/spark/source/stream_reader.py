@@ -175,6 +175,8 @@ if HAS_READ_LIMITS:
 
         def latestOffset(self, start: Offset, limit: Any) -> Offset:  # type: ignore[override]  # noqa: N802
             self._has_planned = True
+            if self._driver_reading is not None:
+                self._driver_reading.before_planning(were_rows_taken=not self.is_offering)
             self.offer(None)
             begin = from_json(start)
             if begin == self._initial and not self._is_pinned:
