@@ -15,6 +15,7 @@ from tidemill_peer import TidemillPeer
 from waiting import wait_until
 
 from tidemill.coordination.partitioning import partition_for
+from tidemill.model.errors import ErrorCode
 from tidemill.testing import WireClient
 from tidemill.testing.embedded import create_topic
 from tidemill.wire.messages.delete_groups import DeleteGroupsRequest
@@ -33,6 +34,7 @@ from tidemill.wire.messages.offset_fetch import (
     OffsetFetchRequest,
     OffsetFetchRequestGroup,
     OffsetFetchRequestTopics,
+    OffsetFetchResponseGroup,
 )
 from tidemill.wire.messages.sync_group import SyncGroupRequest, SyncGroupRequestAssignment
 
@@ -138,6 +140,17 @@ def test_kafkas_decoder_sees_the_same_records(tmp_path: Path) -> None:
     assert ours == theirs
 
 
+def _offsets_of_group(connection: WireClient) -> OffsetFetchResponseGroup:
+    asked = OffsetFetchRequestTopics(name=TOPIC, partition_indexes=[0])
+    request = OffsetFetchRequest(groups=[OffsetFetchRequestGroup(group_id=GROUP, topics=[asked])])
+    (group,) = connection.call(request, version=9).groups
+    return group
+
+
+def _is_loading(group: OffsetFetchResponseGroup) -> bool:
+    return group.error_code in (ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, ErrorCode.NOT_COORDINATOR)
+
+
 @pytest.mark.parametrize(("writer", "reader"), [(KafkaPeer, TidemillPeer), (TidemillPeer, KafkaPeer)])
 def test_groups_move_with_the_directory(
     writer: type[BrokerProcess], reader: type[BrokerProcess], tmp_path: Path
@@ -147,9 +160,8 @@ def test_groups_move_with_the_directory(
     with reader(data_directory=tmp_path / "data", settings=SETTINGS) as second:
         with WireClient(second.bootstrap) as connection:
             wait_until(lambda: _has_coordinator(connection), "a coordinator", 30)
-            asked = OffsetFetchRequestTopics(name=TOPIC, partition_indexes=[0])
-            request = OffsetFetchRequest(groups=[OffsetFetchRequestGroup(group_id=GROUP, topics=[asked])])
-            (found,) = connection.call(request, version=9).groups[0].topics[0].partitions
+            wait_until(lambda: not _is_loading(_offsets_of_group(connection)), "its offsets", 30)
+            (found,) = _offsets_of_group(connection).topics[0].partitions
             assert (found.committed_offset, found.committed_leader_epoch, found.metadata) == (7, 0, "note")
             (group,) = connection.call(DescribeGroupsRequest(groups=[GROUP])).groups
             assert (group.error_code, group.group_state, group.protocol_type) == (0, "Empty", "consumer")

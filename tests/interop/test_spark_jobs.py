@@ -85,7 +85,7 @@ def spark_cluster(tmp_path: Path) -> Iterator[str]:
     """What `make spark-cluster` runs, on another port; stopped as Ctrl-C stops it, with nothing left behind."""
     port, folder = free_port(), tmp_path / "temporary"
     folder.mkdir()
-    planned = ["make", "--dry-run", "spark-cluster", f"SPARK_PORT={port}"]
+    planned = ["make", "--no-print-directory", "--dry-run", "spark-cluster", f"SPARK_PORT={port}"]
     lines = subprocess.run(planned, cwd=ROOT, capture_output=True, text=True, check=True).stdout.splitlines()
     program, *arguments = shlex.split(lines[-1].removeprefix("exec "))
     assert program.endswith("/tidemill")
