@@ -23,7 +23,7 @@ the time by code that is made for it. For a struct (in version 4, flexible)
         ...
         values = {"group_id": v0, "generation_id": v1, ...} # what this version lacks has its default
         if data[position]:                                  # tagged fields
-            position = read_tagged(data, position, tagged, values)
+            position = read_tagged(data, position, values)
         else:
             position += 1
         message = new(cls)
