@@ -16,12 +16,13 @@ SPARK_PORT ?= 7077
 
 # The fastest Python on the machine that is new enough; a candidate counts only if it really runs. Two builds of the
 # same version differ by a third: distributions optimise theirs with a profile, a plain `./configure && make` does not.
+# Tried in turns, five times each: whatever else the machine does for a moment must not choose.
 PROBE = import sys, timeit, venv, ensurepip; \
 	sys.exit(1) if sys.version_info < (3, 11) else print(min(timeit.repeat( \
 	"for i in range(50000): f(i, i)", "f = lambda a, b: [a, (b, a)]", number=1, repeat=9)))
-FIND_PYTHON = for candidate in $$(type -aP python3.13 python3.12 python3.11 python3); do \
+FIND_PYTHON = for round in 1 2 3 4 5; do for candidate in $$(type -aP python3.13 python3.12 python3.11 python3); do \
 	seconds=$$("$$candidate" -c '$(PROBE)' 2>/dev/null) && echo "$$seconds $$candidate" || true; \
-	done | sort -n | sed -n '1s/^[^ ]* //p' | grep . || { \
+	done; done | sort -n | sed -n '1s/^[^ ]* //p' | grep . || { \
 	echo 'Tidemill needs Python 3.11 or newer with its venv module, and found none on this machine (on Debian: apt-get install python3-venv).' >&2; exit 1; }
 
 # One set-up at a time, even when several make commands run in this folder.

@@ -186,7 +186,7 @@ class GroupDriver:
             group_id=group_id, member_id=member_id, generation_id=generation, group_instance_id=instance_id
         )
         name = self.token()
-        self.run(self.shard.heartbeat(request, CLIENT, name, self.now_ms))
+        self.run(self.shard.heartbeat(request, name, self.now_ms))
         return int(self.replies[name].error_code)
 
     def leave(self, *identities: tuple[str, str | None], group_id: str = "g", version: int = 5) -> Any:

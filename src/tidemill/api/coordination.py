@@ -21,7 +21,8 @@ from tidemill.model.errors import ApiError, ErrorCode
 C = TypeVar("C", bound=CoordinatorCore)
 MAX_KEY_BYTES = 0x7FFF
 """Keys of records in internal topics hold names behind a length of 16 bits."""
-MAX_BYTES_OF_A_CHARACTER = 4
+SURELY_SHORT = MAX_KEY_BYTES // 4
+"""Characters: none takes more than four bytes."""
 
 
 class Coordinator(Generic[C]):
@@ -31,8 +32,7 @@ class Coordinator(Generic[C]):
 
     def partition_for(self, key: str) -> int:
         """The partition responsible for this key; raises while the internal topic does not exist."""
-        may_be_long = len(key) * MAX_BYTES_OF_A_CHARACTER > MAX_KEY_BYTES
-        if may_be_long and len(key.encode()) > MAX_KEY_BYTES:
+        if len(key) > SURELY_SHORT and len(key.encode()) > MAX_KEY_BYTES:
             raise ApiError(ErrorCode.INVALID_REQUEST, f"a name of more than {MAX_KEY_BYTES} bytes")
         count = self._partition_count(self.runtime.topic)
         if not count:

@@ -7,6 +7,7 @@ as in Kafka, and all others go on. Members are answered by callbacks, administra
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Hashable
 from typing import TYPE_CHECKING, Any
 
@@ -45,7 +46,12 @@ Respond = Callable[[Any], None]
 
 
 def group_context(context: RequestContext) -> GroupContext:
-    return GroupContext(context.client_id or "", f"/{context.peer_address}", context.version)
+    return _group_context(context.client_id, context.peer_address, context.version)
+
+
+@functools.lru_cache(maxsize=256)  # members say the same each time
+def _group_context(client_id: str | None, peer_address: str, version: int) -> GroupContext:
+    return GroupContext(client_id or "", f"/{peer_address}", version)
 
 
 class GroupApi:
@@ -58,20 +64,17 @@ class GroupApi:
 
     def join_group(self, context: RequestContext, request: JoinGroupRequest, respond: Respond) -> None:
         asked = group_context(context)
-
-        def name_member(reply: JoinGroupResponse | ApiError) -> None:
-            if isinstance(reply, ApiError):
-                no_name = None if context.version >= PROTOCOL_NAME_NULLABLE_SINCE else ""
-                reply = JoinGroupResponse(
-                    error_code=reply.code, member_id=request.member_id, protocol_name=no_name
-                )
-            respond(reply)
-
         self._submit(
             request.group_id,
             lambda core, token, now_ms: core.join_group(request, asked, token, now_ms),
-            name_member,
+            respond,
         )
+
+    def join_group_failed(
+        self, context: RequestContext, request: JoinGroupRequest, error: ApiError
+    ) -> JoinGroupResponse:
+        no_name = None if context.version >= PROTOCOL_NAME_NULLABLE_SINCE else ""
+        return JoinGroupResponse(error_code=error.code, member_id=request.member_id, protocol_name=no_name)
 
     def sync_group(self, context: RequestContext, request: SyncGroupRequest, respond: Respond) -> None:
         asked = group_context(context)
@@ -82,18 +85,18 @@ class GroupApi:
         )
 
     def heartbeat(self, context: RequestContext, request: HeartbeatRequest, respond: Respond) -> None:
-        asked = group_context(context)
-
-        def hide_loading(reply: HeartbeatResponse | ApiError) -> None:
-            """Clients would give up their session; Kafka tells them all is well."""
-            is_loading = isinstance(reply, ApiError) and reply.code is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
-            respond(HeartbeatResponse() if is_loading else reply)
-
         self._submit(
             request.group_id,
-            lambda core, token, now_ms: core.heartbeat(request, asked, token, now_ms),
-            hide_loading,
+            lambda core, token, now_ms: core.heartbeat(request, token, now_ms),
+            respond,
         )
+
+    def heartbeat_failed(
+        self, context: RequestContext, request: HeartbeatRequest, error: ApiError
+    ) -> HeartbeatResponse:
+        """While the group is loading clients would give up their session; Kafka tells them all is well."""
+        is_loading = error.code is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+        return HeartbeatResponse(error_code=ErrorCode.NONE if is_loading else error.code)
 
     def leave_group(self, context: RequestContext, request: LeaveGroupRequest, respond: Respond) -> None:
         asked = group_context(context)

@@ -22,7 +22,7 @@ from tidemill.api.handlers import Handlers
 from tidemill.api.table import API_BY_KEY, API_VERSIONS, FETCH, PRODUCE, SHARE_FETCH, Api
 from tidemill.model.errors import ApiError, ErrorCode, MalformedMessage
 from tidemill.wire.frames import Response, frame_message, read_client_id, read_fixed_header
-from tidemill.wire.schema import Message, decode
+from tidemill.wire.schema import Message, decode_from
 
 logger = logging.getLogger(__name__)
 
@@ -30,26 +30,36 @@ LISTENER = "PLAINTEXT"
 ASSUMED_VERSION = 0
 """What ApiVersions is answered in when the asked version is unknown: every client reads it."""
 
+ByHand = Callable[[RequestContext, memoryview, int, ResponseSlot], Coroutine[Any, Any, None] | None]
 Respond = Callable[[Message | ApiError], None]
 Handler = Callable[[RequestContext, Any], Awaitable[Message]]
 CallbackHandler = Callable[[RequestContext, Any, Respond], None]
 
 
 class _Route(NamedTuple):
+    """What is known of an API in one version before a request comes."""
+
+    api: Api
+    is_flexible: bool
+    """The header of requests; that of an answer to ApiVersions is not."""
+    by_hand: ByHand | None
     request_class: type[Message]
     handler: Any
     """A `CallbackHandler` if the table says so, else a `Handler`."""
+    on_failure: Callable[[RequestContext, Any, ApiError], Message] | None
+    """What a handler `name` answers by callback when it failed, if there is a `name_failed` beside it."""
 
 
 class Pipeline:
     def __init__(self, handlers: Handlers) -> None:
         self._handlers = handlers
-        self._by_hand = {
+        self._by_hand: dict[int, ByHand] = {
             PRODUCE: handlers.produce.handle,
             FETCH: handlers.fetch.handle,
             SHARE_FETCH: self._share_fetch,
         }
-        self._by_schema: dict[int, _Route] = {}
+        self._routes: dict[tuple[int, int], _Route] = {}
+        """By API and version, as far as they have been asked for."""
         self.request_counts: collections.Counter[int] = collections.Counter()
 
     def handle(
@@ -57,26 +67,22 @@ class Pipeline:
     ) -> Coroutine[Any, Any, None] | None:
         """Answer now, later, or by the coroutine that is returned."""
         api_key, version, correlation_id, client_length = read_fixed_header(frame)
-        api = API_BY_KEY.get(api_key)
-        if api is None:
-            raise MalformedMessage(f"there is no API {api_key} here")
-        if not api.supports(version):
-            self._refuse_version(api, version, correlation_id, slot)
+        route = self._routes.get((api_key, version)) or self._add_route(api_key, version)
+        if route is None:
+            self._refuse_version(API_BY_KEY[api_key], version, correlation_id, slot)
             return None
-        client_id, body_start = read_client_id(frame, client_length, version >= api.flexible_since)
+        client_id, body_start = read_client_id(frame, client_length, route.is_flexible)
         context = RequestContext(
             api_key, version, correlation_id, client_id, ANONYMOUS, LISTENER, peer_address
         )
         self.request_counts[api_key] += 1
-        by_hand = self._by_hand.get(api_key)
-        if by_hand is not None:
-            return by_hand(context, frame, body_start, slot)
-        route = self._by_schema.get(api_key) or self._add_route(api)
-        request = decode(route.request_class, version, bytes(frame), body_start)
-        if api.is_callback:
-            self._call(api, route.handler, context, request, slot)
+        if route.by_hand is not None:
+            return route.by_hand(context, frame, body_start, slot)
+        request, _ = decode_from(route.request_class, version, bytes(frame), body_start)
+        if route.api.is_callback:
+            self._call(route, context, request, slot)
             return None
-        return self._answer(api, route.handler, context, request, slot)
+        return self._answer(route.api, route.handler, context, request, slot)
 
     def _share_fetch(
         self, context: RequestContext, frame: memoryview, position: int, slot: ResponseSlot
@@ -98,45 +104,59 @@ class Pipeline:
             response = self._failure(api, ErrorCode.UNKNOWN_SERVER_ERROR, "")
         slot.respond(self._framed(api, context, response))
 
-    def _call(
-        self,
-        api: Api,
-        handler: CallbackHandler,
-        context: RequestContext,
-        request: Message,
-        slot: ResponseSlot,
-    ) -> None:
+    def _call(self, route: _Route, context: RequestContext, request: Message, slot: ResponseSlot) -> None:
         def respond(reply: Message | ApiError) -> None:
             try:
                 if isinstance(reply, ApiError):
-                    reply = self._failure(api, reply.code, reply.message)
-                slot.respond_with_others(self._framed(api, context, reply))
+                    reply = self._failure_of(route, context, request, reply)
+                slot.respond_with_others(
+                    frame_message(context.correlation_id, route.is_flexible, reply, context.version)
+                )
             except Exception:  # whoever calls has others to answer
-                logger.exception("%s v%d cannot be answered", api.name, context.version)
+                logger.exception("%s v%d cannot be answered", route.api.name, context.version)
                 slot.close_connection()
 
         try:
-            handler(context, request, respond)
+            route.handler(context, request, respond)
         except ApiError as error:
             respond(error)
         except MalformedMessage:
             raise
         except Exception:
-            logger.exception("%s v%d failed", api.name, context.version)
+            logger.exception("%s v%d failed", route.api.name, context.version)
             respond(ApiError(ErrorCode.UNKNOWN_SERVER_ERROR))
         if not slot.is_ready:
             slot.hold_back_others()
+
+    def _failure_of(
+        self, route: _Route, context: RequestContext, request: Message, error: ApiError
+    ) -> Message:
+        """In the words of the handler, where it has some of its own for this request."""
+        if route.on_failure is not None:
+            return route.on_failure(context, request, error)
+        return self._failure(route.api, error.code, error.message)
 
     def _framed(self, api: Api, context: RequestContext, response: Message) -> Response:
         version = context.version
         flexible_header = version >= api.flexible_since and api.key != API_VERSIONS
         return frame_message(context.correlation_id, flexible_header, response, version)
 
-    def _add_route(self, api: Api) -> _Route:
-        """When the API is first asked for: its messages and its handler are loaded then."""
-        family, method = api.handler.split(".")
-        route = _Route(api.request_class(), getattr(getattr(self._handlers, family), method))
-        self._by_schema[api.key] = route
+    def _add_route(self, api_key: int, version: int) -> _Route | None:
+        """When it is first asked for: its messages and its handler are loaded then. None for a version that is not ours."""
+        api = API_BY_KEY.get(api_key)
+        if api is None:
+            raise MalformedMessage(f"there is no API {api_key} here")
+        if not api.supports(version):
+            return None
+        is_flexible, by_hand = version >= api.flexible_since, self._by_hand.get(api_key)
+        if by_hand is not None:
+            route = _Route(api, is_flexible, by_hand, Message, None, None)
+        else:
+            family, method = api.handler.split(".")
+            handlers = getattr(self._handlers, family)
+            on_failure = getattr(handlers, f"{method}_failed", None)
+            route = _Route(api, is_flexible, None, api.request_class(), getattr(handlers, method), on_failure)
+        self._routes[api_key, version] = route
         return route
 
     def _failure(self, api: Api, code: ErrorCode, message: str) -> Message:

@@ -35,13 +35,19 @@ from __future__ import annotations
 import dataclasses
 import enum
 import logging
-import weakref
 from collections import deque
 from collections.abc import Callable, Hashable, Iterator
 from itertools import islice
 from typing import Any, Generic, Protocol, TypeVar
 
-from tidemill.coordination.core import CancelTimer, CoordinatorCore, Outcome, Reply, SetTimer
+from tidemill.coordination.core import (
+    CancelTimer,
+    CoordinatorCore,
+    CoordinatorRecord,
+    Outcome,
+    Reply,
+    SetTimer,
+)
 from tidemill.coordination.record_codec import (
     EndOfTransaction,
     Entry,
@@ -111,18 +117,26 @@ Call = Callable[[C, Hashable, int], Outcome]
 class PendingReply:
     """The token of one request: it is answered once, whoever tries again later."""
 
-    __slots__ = ("__weakref__", "_respond")
+    __slots__ = ("_respond", "_waiting")
 
     def __init__(self, respond: Respond) -> None:
         self._respond: Respond | None = respond
+        self._waiting: set[PendingReply] | None = None
 
     @property
     def is_open(self) -> bool:
         return self._respond is not None
 
+    def wait_among(self, waiting: set[PendingReply]) -> None:
+        """It was not answered on the spot; whoever ends the wait of all finds it here."""
+        waiting.add(self)
+        self._waiting = waiting
+
     def resolve(self, response: Any) -> None:
         respond, self._respond = self._respond, None
         if respond is not None:
+            if self._waiting is not None:
+                self._waiting.remove(self)
             respond(response)
 
 
@@ -158,9 +172,9 @@ class Shard(Generic[C]):
         self.state = ShardState.LOADING
         self.core = runtime.make_core(index)
         self._runtime = runtime
+        self._clock = runtime.clock
         self._log = runtime.log
-        # Those that were not answered on the spot; weak, because they are done with when nobody holds them any more.
-        self._pending: weakref.WeakSet[PendingReply] = weakref.WeakSet()
+        self._waiting: set[PendingReply] = set()
         self._timers: dict[Hashable, _ShardTimer] = {}
         self._written_end = 0
         self._committed_end = 0
@@ -175,7 +189,7 @@ class Shard(Generic[C]):
             if sum(1 for _ in islice(self._steps, RECORDS_PER_STEP)) == RECORDS_PER_STEP:
                 return False
             self.state = ShardState.ACTIVE
-            self._perform(self.core.on_loaded, None)
+            self._perform(lambda core, _, now_ms: core.on_loaded(now_ms), None)
         except Exception:
             logger.exception("%s-%d cannot be loaded", self._runtime.topic, self.index)
             self.close(ShardState.FAILED)
@@ -210,12 +224,12 @@ class Shard(Generic[C]):
 
     def submit(self, call: Call[C], respond: Respond, producer: Producer | None) -> None:
         token = PendingReply(respond)
-        self._perform(lambda now_ms: call(self.core, token, now_ms), token, producer)
-        if token.is_open:
-            self._pending.add(token)
+        self._perform(call, token, producer)
+        if token._respond is not None:
+            token.wait_among(self._waiting)
 
     def tell(self, news: Callable[[C, int], Outcome]) -> None:
-        self._perform(lambda now_ms: news(self.core, now_ms), None)
+        self._perform(lambda core, _, now_ms: news(core, now_ms), None)
 
     def end_transaction(
         self,
@@ -227,8 +241,8 @@ class Shard(Generic[C]):
     ) -> None:
         """Write the marker, let the core know, answer None once it is committed."""
         token = PendingReply(respond)
-        self._pending.add(token)
-        now_ms = self._runtime.clock.wall_ms()
+        token.wait_among(self._waiting)
+        now_ms = self._clock.wall_ms()
         try:
             marker = encode_marker(producer, is_commit, coordinator_epoch, now_ms)
             end_offset = self._log.append(self.index, marker, self.leader_epoch, now_ms, transaction_version)
@@ -237,15 +251,13 @@ class Shard(Generic[C]):
             return
         self._written_end = end_offset
         self._replay_or_reload([EndOfTransaction(*producer, is_commit, end_offset - 1)])
-        self._when_committed(Outcome(replies=[Reply(token, None)]))
+        self._when_committed([Reply(token, None)])
 
-    def _perform(
-        self, action: Callable[[int], Outcome], token: PendingReply | None, producer: Producer | None = None
-    ) -> bool:
+    def _perform(self, call: Call[C], token: PendingReply | None, producer: Producer | None = None) -> bool:
         """Let the core decide and carry its outcome out; False if nothing could be written."""
-        now_ms = self._runtime.clock.wall_ms()
+        now_ms = self._clock.wall_ms()
         try:
-            outcome = action(now_ms)
+            outcome = call(self.core, token, now_ms)
         except ApiError as error:
             _resolve(token, error)
             return True
@@ -253,19 +265,22 @@ class Shard(Generic[C]):
             logger.exception("%s-%d failed on a request", self._runtime.topic, self.index)
             _resolve(token, ApiError(ErrorCode.UNKNOWN_SERVER_ERROR))
             return True
-        self._set_timers(outcome.timers, now_ms)
-        try:
-            self._write(outcome, now_ms, producer)
-        except ApiError as error:
-            self._fail(outcome, token, _for_clients(error))
-            return False
-        except Exception:
-            logger.exception("%s-%d cannot write what was decided", self._runtime.topic, self.index)
-            self._fail(outcome, token, ApiError(ErrorCode.UNKNOWN_SERVER_ERROR))
-            return True  # what cannot be encoded now never will be
-        if self.state is ShardState.FAILED:  # it could not be replayed; everybody who waits was told, too
-            _resolve(token, ApiError(ErrorCode.NOT_COORDINATOR))
-        self._when_committed(outcome)
+        if outcome.timers:
+            self._set_timers(outcome.timers, now_ms)
+        if outcome.records:
+            try:
+                self._write(outcome.records, now_ms, producer)
+            except ApiError as error:
+                self._fail(outcome, token, _for_clients(error))
+                return False
+            except Exception:
+                logger.exception("%s-%d cannot write what was decided", self._runtime.topic, self.index)
+                self._fail(outcome, token, ApiError(ErrorCode.UNKNOWN_SERVER_ERROR))
+                return True  # what cannot be encoded now never will be
+            if self.state is ShardState.FAILED:  # it could not be replayed; everybody who waits was told, too
+                _resolve(token, ApiError(ErrorCode.NOT_COORDINATOR))
+        if outcome.replies:
+            self._when_committed(outcome.replies)
         return True
 
     def _fail(self, outcome: Outcome, token: PendingReply | None, failure: ApiError) -> None:
@@ -273,10 +288,7 @@ class Shard(Generic[C]):
             _resolve(reply.token, failure)
         _resolve(token, failure)
 
-    def _write(self, outcome: Outcome, now_ms: int, producer: Producer | None) -> None:
-        records = outcome.records
-        if not records:
-            return
+    def _write(self, records: list[CoordinatorRecord], now_ms: int, producer: Producer | None) -> None:
         batch = encode_records(records, now_ms, self._runtime.settings.compression, producer)
         self._written_end = self._log.append(self.index, batch, self.leader_epoch, now_ms)
         producer_id = producer.producer_id if producer else NO_PRODUCER_ID
@@ -294,45 +306,43 @@ class Shard(Generic[C]):
             logger.exception("%s-%d is loaded again", self._runtime.topic, self.index)
             self._runtime.reload(self)
 
-    def _when_committed(self, outcome: Outcome) -> None:
-        """Send the replies once the records of the outcome, and all before them, count."""
-        if not outcome.replies:
-            return
+    def _when_committed(self, replies: list[Reply]) -> None:
+        """Send the replies once the records of their outcome, and all before them, count."""
         end_offset = self._written_end
         if end_offset <= self._committed_end:
-            for token, response in outcome.replies:
-                _resolve(token, response)
+            for token, response in replies:
+                if isinstance(token, PendingReply):
+                    token.resolve(response)
             return
 
         def finish(failure: ApiError | None) -> None:
             if failure is None:
                 self._committed_end = max(self._committed_end, end_offset)
-            for token, response in outcome.replies:
+            for token, response in replies:
                 _resolve(token, response if failure is None else _for_clients(failure))
 
-        runtime = self._runtime
-        due_ms = runtime.clock.monotonic_ms() + runtime.settings.commit_timeout_ms
+        due_ms = self._clock.monotonic_ms() + self._runtime.settings.commit_timeout_ms
         self._log.when_committed(self.index, end_offset, due_ms, finish)
 
     # -- timers ---------------------------------------------------------------------------------------
 
     def _set_timers(self, changes: list[SetTimer | CancelTimer], now_ms: int) -> None:
+        wall_ahead_ms = now_ms - self._clock.monotonic_ms()
         for change in changes:
+            key = change.key
             if isinstance(change, CancelTimer):
-                timer = self._timers.pop(change.key, None)
+                timer = self._timers.pop(key, None)
                 if timer is not None:
                     timer.cancel()
-            else:
-                self._set_timer(change.key, change.due_ms, now_ms)
-
-    def _set_timer(self, key: Hashable, due_ms: int, now_ms: int) -> None:
-        timer = self._timers.get(key)
-        if timer is None:
-            timer = self._timers[key] = _ShardTimer(self, key)
-        timer.due_wall_ms = due_ms
-        timer.wanted_ms = self._runtime.clock.monotonic_ms() + max(0, due_ms - now_ms)
-        if timer.wanted_ms < timer.due_ms:
-            self._runtime.wheel.add(timer, timer.wanted_ms)
+                continue
+            timer = self._timers.get(key)
+            if timer is None:
+                timer = self._timers[key] = _ShardTimer(self, key)
+            due_ms = change.due_ms
+            timer.due_wall_ms = due_ms
+            timer.wanted_ms = wanted_ms = (due_ms if due_ms > now_ms else now_ms) - wall_ahead_ms
+            if wanted_ms < timer.due_ms:
+                self._runtime.wheel.add(timer, wanted_ms)
 
     def on_timer(self, timer: _ShardTimer) -> None:
         """It is due on the monotonic clock, whatever the wall clock says by now, unless it was put off."""
@@ -341,18 +351,18 @@ class Shard(Generic[C]):
             return
         del self._timers[timer.key]
         done = self._perform(
-            lambda now_ms: self.core.on_timer(timer.key, max(now_ms, timer.due_wall_ms)), None
+            lambda core, _, now_ms: core.on_timer(timer.key, max(now_ms, timer.due_wall_ms)), None
         )
         if not done and self.state is ShardState.ACTIVE and timer.key not in self._timers:
-            now_ms = self._runtime.clock.wall_ms()
-            self._set_timer(timer.key, now_ms + RETRY_DELAY_MS, now_ms)
+            now_ms = self._clock.wall_ms()
+            self._set_timers([SetTimer(timer.key, now_ms + RETRY_DELAY_MS)], now_ms)
 
     def close(self, state: ShardState) -> None:
         self.state = state
         for timer in self._timers.values():
             timer.cancel()
         self._timers.clear()
-        for token in tuple(self._pending):
+        for token in tuple(self._waiting):
             token.resolve(ApiError(ErrorCode.NOT_COORDINATOR))
 
 
@@ -440,12 +450,11 @@ class CoordinatorRuntime(Generic[C]):
 
     def submit(self, index: int, call: Call[C], respond: Respond, producer: Producer | None = None) -> None:
         """Run `call` on the core of this partition; `respond` gets its reply, or an `ApiError`."""
-        try:
-            shard = self._active(index)
-        except ApiError as error:
-            respond(error)
-            return
-        shard.submit(call, respond, producer)
+        shard = self._shards.get(index)
+        if shard is None or shard.state is not ShardState.ACTIVE:
+            respond(_why_not(shard))
+        else:
+            shard.submit(call, respond, producer)
 
     def end_transaction(
         self,
@@ -460,26 +469,17 @@ class CoordinatorRuntime(Generic[C]):
 
         The log refuses a marker of version 2 that comes after the next transaction has begun.
         """
-        try:
-            shard = self._active(index)
-        except ApiError as error:
-            respond(error)
-            return
-        shard.end_transaction(producer, is_commit, coordinator_epoch, respond, transaction_version)
+        shard = self._shards.get(index)
+        if shard is None or shard.state is not ShardState.ACTIVE:
+            respond(_why_not(shard))
+        else:
+            shard.end_transaction(producer, is_commit, coordinator_epoch, respond, transaction_version)
 
     def tell_all(self, news: Callable[[C, int], Outcome]) -> None:
         """Something happened that concerns every active shard, and nobody waits for an answer."""
         for shard in tuple(self._shards.values()):
             if shard.state is ShardState.ACTIVE:
                 shard.tell(news)
-
-    def _active(self, index: int) -> Shard[C]:
-        shard = self._shards.get(index)
-        if shard is None or shard.state is ShardState.FAILED:
-            raise ApiError(ErrorCode.NOT_COORDINATOR)
-        if shard.state is ShardState.LOADING:
-            raise ApiError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
-        return shard
 
     @property
     def led_partitions(self) -> list[int]:
@@ -489,6 +489,12 @@ class CoordinatorRuntime(Generic[C]):
     @property
     def is_loading(self) -> bool:
         return bool(self._to_load)
+
+
+def _why_not(shard: Shard[Any] | None) -> ApiError:
+    """What a client is told of a shard that is not active."""
+    is_loading = shard is not None and shard.state is ShardState.LOADING
+    return ApiError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS if is_loading else ErrorCode.NOT_COORDINATOR)
 
 
 def _resolve(token: Hashable, response: Any) -> None:

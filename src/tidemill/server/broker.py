@@ -12,8 +12,7 @@ import errno
 import logging
 import resource
 import socket
-from collections.abc import Callable, Coroutine
-from typing import Any
+from collections.abc import Callable
 
 from tidemill.api.handlers import Handlers
 from tidemill.api.pipeline import LISTENER, Pipeline
@@ -33,7 +32,6 @@ from tidemill.ports.clock import SystemClock
 from tidemill.ports.disk import Disk
 from tidemill.ports.randomness import SystemRandomness
 from tidemill.replication.manager import ReplicaManager
-from tidemill.server.connection import Connection, Slot
 from tidemill.server.coordinators import Coordinators
 from tidemill.server.data_lock import DataLock, UnusableDirectory
 from tidemill.server.directories import DirectoryReports, assigned_directory, wanted_log
@@ -246,12 +244,7 @@ class Broker:
         self._metadata.on_failure = self._metadata_failed
         self._flusher.start()
         self._housekeeping.start()
-        self._listener.start(self._handle)
-
-    def _handle(
-        self, connection: Connection, frame: memoryview, slot: Slot
-    ) -> Coroutine[Any, Any, None] | None:
-        return self._pipeline.handle(frame, self._listener.peer_address(connection), slot)
+        self._listener.start(self._pipeline.handle)
 
     # -- metadata arrives -----------------------------------------------------------------------------
 

@@ -51,7 +51,8 @@ loop may be busy with others."""
 JOINED_BYTES = 32 * 1024
 """Up to here a response with slices of files is copied together: cheaper than a system call for each piece."""
 
-Handle = Callable[["Connection", memoryview, "Slot"], Coroutine[Any, Any, None] | None]
+Handle = Callable[[memoryview, str, "Slot"], Coroutine[Any, Any, None] | None]
+"""Takes a frame, the address of its peer, and the place of its answer."""
 
 
 def _nothing() -> None:
@@ -97,9 +98,14 @@ class Departures:
         self._ready.append(connection)
 
     def _leave(self) -> None:
+        """An error of one must not keep the answers of others back."""
         ready, self._ready = self._ready, []
         for connection in ready:
-            connection.depart()
+            try:
+                connection.depart()
+            except Exception:
+                logger.exception("answers cannot be sent: their connection is closed")
+                connection.close()
 
 
 class Slot:
@@ -126,7 +132,8 @@ class Slot:
         self._fill(response)
         connection = self._connection
         connection.departures.add(connection)
-        connection._go_on_after(self)
+        if connection._is_held or connection._held_for is self:
+            connection._go_on_after(self)
 
     def _fill(self, response: Response) -> None:
         assert not self.is_ready
@@ -159,9 +166,11 @@ class Connection:
         on_close: Callable[[Connection], None],
         on_malformed: Callable[[Connection, str], None],
         departures: Departures,
+        peer_address: str = "",
     ) -> None:
         self._loop = loop
         self.departures = departures
+        self.peer_address = peer_address
         self._socket = sock
         self._fd = sock.fileno()
         self._handle = handle
@@ -193,8 +202,10 @@ class Connection:
         """What depends on this connection and ends with it."""
         self.received_bytes = 0
         self.request_count = 0
+        self.is_active = False
+        """Something came or went since the last sweep, which takes this back."""
         self.last_active = loop.time()
-        self.frame_started_at: float | None = loop.time()
+        self.frame_started_at: float | None = self.last_active
         """When the frame that is not complete yet began; the first one begins with the connection."""
         self.frame_bytes = 0
 
@@ -208,7 +219,8 @@ class Connection:
             self._pause_reading()  # only now, as most clients wait for their answer before they ask again
             return
         try:
-            received = self._socket.recv_into(self._view[self._end : self._read_limit()])
+            room = self._view[self._end : self._read_limit()] if self._end else self._view
+            received = self._socket.recv_into(room)
         except BlockingIOError:
             self._has_all_input = self._is_draining
             return
@@ -220,7 +232,7 @@ class Connection:
             return
         self._end += received
         self.received_bytes += received
-        self.last_active = self._loop.time()
+        self.is_active = True
         self._handle_frames()
 
     def _read_limit(self) -> int:
@@ -250,22 +262,29 @@ class Connection:
             self._start += 4 + size
             self.frame_started_at = None
             self._handle_frame(frame)
-        if self.is_closed:
-            return
-        if self._start == self._end and not self._slots and not self._output and self._task is None:
-            self._is_held = False  # everything is answered: most clients wait for that before they ask again
-            self.frame_bytes = 0
-        else:
+        if not self.is_closed:
             self._is_held = self._must_wait()
+            self._after_frames()
+
+    def _after_frames(self) -> None:
+        """Nothing more can be handled now: keep the rest of the bytes where the next read can go on."""
+        if self._start < self._end:
             self._note_progress()
-        self._make_room()
+            self._make_room()
+            return
+        self._start = self._end = 0
+        self.frame_bytes = 0
+        if self.request_count:
+            self.frame_started_at = None
+        if len(self._buffer) > KEPT_BUFFER:
+            self._replace_buffer(SMALL_READ)
 
     def _handle_frame(self, frame: memoryview) -> None:
         self.request_count += 1
         slot = Slot(self)
         self._slots.append(slot)
         try:
-            coroutine = self._handle(self, frame, slot)
+            coroutine = self._handle(frame, self.peer_address, slot)
         except Exception as error:
             self._fail(error)
             return
@@ -306,22 +325,20 @@ class Connection:
         self.close()
 
     def _must_wait(self) -> bool:
-        return (
-            self._task is not None
-            or self._held_for is not None
-            or len(self._slots) >= MAX_OPEN_SLOTS
-            or len(self._output) >= MAX_QUEUED_PIECES
-            or self._queued_bytes >= MAX_QUEUED_BYTES
+        """Whether the next frame has to; where nothing is open, as between most requests, nothing is asked further."""
+        return self._task is not None or (
+            bool(self._slots or self._output)
+            and (
+                self._held_for is not None
+                or len(self._slots) >= MAX_OPEN_SLOTS
+                or len(self._output) >= MAX_QUEUED_PIECES
+                or self._queued_bytes >= MAX_QUEUED_BYTES
+            )
         )
 
     def _make_room(self) -> None:
         """Move an incomplete frame to the front of a buffer that can hold more of it."""
         have = self._end - self._start
-        if have == 0:
-            self._start = self._end = 0
-            if len(self._buffer) > KEPT_BUFFER:
-                self._replace_buffer(SMALL_READ)
-            return
         needed = 4 + (SIZE.unpack_from(self._buffer, self._start)[0] if have >= 4 else 0)
         if needed > len(self._buffer) and 2 * have > len(self._buffer):
             self._replace_buffer(min(needed, 4 * have))
@@ -349,8 +366,6 @@ class Connection:
         """Remember since when a frame is incomplete, so that a sweep can drop who never completes one."""
         if self._is_held:
             self.frame_started_at = None  # held up by us, not by the peer
-        elif self._end == self._start:
-            self.frame_started_at = None if self.request_count else self.frame_started_at
         elif self.frame_started_at is None:
             self.frame_started_at = self._loop.time()
         self.frame_bytes = self._end - self._start
@@ -390,17 +405,10 @@ class Connection:
             self._loop.call_soon(self._resume)
 
     def depart(self) -> None:
-        """The turn of the loop is over: send what is answered, and go on with what had to wait for room.
-
-        An error here must not keep the answers of others back.
-        """
-        try:
-            self.send_ready()
-            if self._is_held:
-                self._resume()
-        except Exception:
-            logger.exception("answers cannot be sent: their connection is closed")
-            self.close()
+        """The turn of the loop is over: send what is answered, and go on with what had to wait for room."""
+        self.send_ready()
+        if self._is_held:
+            self._resume()
 
     def send_ready(self) -> None:
         """Queue the responses at the head of the line and send what the socket takes."""
@@ -411,12 +419,31 @@ class Connection:
             response = slots.popleft().response
             if len(response) > 1:
                 response = self._fit(response)
+            if not (slots or output) and len(response) == 1 and not isinstance(response[0], FileSlice):
+                self._send_alone(response[0])
+                return
             output.extend(response)
             for piece in response:
                 if not isinstance(piece, FileSlice):
                     self._queued_bytes += len(piece)
         if output and not self._is_writing:
             self._send()
+
+    def _send_alone(self, piece: bytes | bytearray) -> None:
+        """Most answers are one piece, with none before it and none behind, and the socket takes them whole."""
+        self.is_active = True
+        try:
+            sent = self._socket.send(piece)
+        except BlockingIOError:
+            sent = 0
+        except OSError:
+            self.close()
+            return
+        if sent < len(piece):
+            self._output.append(piece)
+            self._queued_bytes += len(piece)
+            self._sent_of_first = sent
+            self._watch_writable(True)
 
     def _fit(self, response: Response) -> Response:
         """One piece of a response whose records are few: one system call, and the client wakes up once.
@@ -448,7 +475,7 @@ class Connection:
         except OSError:
             self.close()
             return
-        self.last_active = self._loop.time()
+        self.is_active = True
         self._watch_writable(bool(output))
 
     def _send_first(self) -> int:

@@ -62,6 +62,8 @@ class Coordinators:
         self._layers = layers
         self.internal_topics = InternalTopics(metadata, controller, layers)
         self._runtimes: dict[str, CoordinatorRuntime[Any]] = {}
+        self._partition_counts: dict[str, int] = {}
+        """Of internal topics, until the metadata change."""
 
     @cached_property
     def groups(self) -> Coordinator[GroupShard]:
@@ -222,6 +224,7 @@ class Coordinators:
 
     def apply(self, changed: Iterable[TopicPartition]) -> None:
         """The replicas have their new roles: coordinate what is led here, give up what is not."""
+        self._partition_counts.clear()
         changed = list(changed)
         if "share_partitions" in self.__dict__:
             self.share_partitions.partitions_changed(changed, self._is_led)
@@ -261,5 +264,9 @@ class Coordinators:
         return self.transactions.runtime if topic == TRANSACTIONS_TOPIC else None
 
     def _partition_count(self, topic: str) -> int:
-        state = self._metadata.image.topics.get(topic)
-        return len(state.partitions) if state is not None else 0
+        """Asked for with every request to a coordinator."""
+        count = self._partition_counts.get(topic)
+        if count is None:
+            state = self._metadata.image.topics.get(topic)
+            count = self._partition_counts[topic] = len(state.partitions) if state is not None else 0
+        return count

@@ -57,7 +57,7 @@ class Listener:
         self.limits = limits
         self._handle: Handle | None = None
         self._departures = Departures(loop)
-        self._addresses: dict[Connection, str] = {}
+        self._connections: set[Connection] = set()
         self._per_address: collections.Counter[str] = collections.Counter()
         self._sweeper: asyncio.TimerHandle | None = None
         self.refused_count = 0
@@ -67,10 +67,7 @@ class Listener:
 
     @property
     def connection_count(self) -> int:
-        return len(self._addresses)
-
-    def peer_address(self, connection: Connection) -> str:
-        return self._addresses.get(connection, "")
+        return len(self._connections)
 
     def start(self, handle: Handle) -> None:
         self._handle = handle
@@ -110,7 +107,7 @@ class Listener:
         limits = self.limits
         self._accepted_since_sweep += 1
         most = limits.max_connections_of.get(address, limits.max_connections_per_ip)
-        if len(self._addresses) >= limits.max_connections or self._per_address[address] >= most:
+        if len(self._connections) >= limits.max_connections or self._per_address[address] >= most:
             self.refused_count += 1
             logger.warning("refused a connection from %s: the limit of connections is reached", address)
             sock.close()
@@ -129,14 +126,16 @@ class Listener:
             self._forget,
             self._note_malformed,
             self._departures,
+            address,
         )
         connection.wide_buffer_bytes = WIDER * max(0, limits.send_buffer_bytes)
-        self._addresses[connection] = address
+        self._connections.add(connection)
         self._per_address[address] += 1
         connection.start()
 
     def _forget(self, connection: Connection) -> None:
-        address = self._addresses.pop(connection)
+        address = connection.peer_address
+        self._connections.remove(connection)
         self._per_address[address] -= 1
         if not self._per_address[address]:
             del self._per_address[address]
@@ -145,7 +144,7 @@ class Listener:
         self.malformed_count += 1
         self._malformed_since_sweep += 1
         if self._malformed_since_sweep <= COMPLAINTS_PER_SWEEP:
-            logger.warning("closing the connection from %s: %s", self.peer_address(connection), reason)
+            logger.warning("closing the connection from %s: %s", connection.peer_address, reason)
 
     def _sweep(self) -> None:
         self._sweeper = self._loop.call_later(SWEEP_INTERVAL_S, self._sweep)
@@ -156,9 +155,11 @@ class Listener:
         self._malformed_since_sweep = 0
         self._accepted_since_sweep = 0
         now = self._loop.time()
-        for connection in list(self._addresses):
+        for connection in list(self._connections):
+            if connection.is_active:
+                connection.is_active, connection.last_active = False, now
             if self._is_stalled(connection, now):
-                logger.warning("dropping %s: it does not complete its request", self._addresses[connection])
+                logger.warning("dropping %s: it does not complete its request", connection.peer_address)
                 connection.close()
             elif connection.is_reset or self._is_idle(connection, now):
                 connection.close()
@@ -184,11 +185,11 @@ class Listener:
     async def drain(self, patience_s: float) -> None:
         """Let every connection have its answers, then close it; after `patience_s` close it anyway."""
         deadline = self._loop.time() + patience_s
-        waiting = list(self._addresses)
+        waiting = list(self._connections)
         while waiting := [connection for connection in waiting if not connection.drain()]:
             if self._loop.time() >= deadline:
                 logger.warning("%d connections did not get all their answers in time", len(waiting))
                 break
             await asyncio.sleep(0.005)
-        for connection in list(self._addresses):
+        for connection in list(self._connections):
             connection.close()

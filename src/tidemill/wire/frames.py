@@ -21,7 +21,8 @@ from tidemill.wire.schema_values import MAX_TAGGED_FIELDS, read_unsigned_varint
 SIZE = struct.Struct(">i")
 _FIXED_HEADER = struct.Struct(">hhih")
 _RESPONSE_HEAD = struct.Struct(">ii")
-_FLEXIBLE_RESPONSE_HEAD = struct.Struct(">iib")
+_FLEXIBLE_RESPONSE_HEAD = struct.Struct(">iix")
+"""With no tagged fields."""
 
 
 class SlicedFile(Protocol):
@@ -96,8 +97,7 @@ def frame_message(correlation_id: int, flexible_header: bool, message: Message, 
     head = _FLEXIBLE_RESPONSE_HEAD if flexible_header else _RESPONSE_HEAD
     frame = bytearray(head.size)
     encode_into(frame, message, version)
-    SIZE.pack_into(frame, 0, len(frame) - SIZE.size)
-    SIZE.pack_into(frame, SIZE.size, correlation_id)
+    head.pack_into(frame, 0, len(frame) - SIZE.size, correlation_id)
     return [frame]
 
 
@@ -105,7 +105,7 @@ def frame_response(correlation_id: int, flexible_header: bool, body: Response) -
     """Put size and header before a body; the first piece is joined with them into one buffer."""
     size = sum(map(piece_size, body)) + (5 if flexible_header else 4)
     if flexible_header:
-        head = _FLEXIBLE_RESPONSE_HEAD.pack(size, correlation_id, 0)
+        head = _FLEXIBLE_RESPONSE_HEAD.pack(size, correlation_id)
     else:
         head = _RESPONSE_HEAD.pack(size, correlation_id)
     first = body[0]

@@ -143,10 +143,14 @@ class Message:
     FIELDS: ClassVar[dict[str, WireField]] = {}
     _DEFAULTS: ClassVar[dict[str, Any]] = {}
     _FACTORIES: ClassVar[dict[str, Callable[[], Any]]] = {}
+    _READERS: ClassVar[dict[int, Reader]] = {}
+    _WRITERS: ClassVar[dict[int, Writer]] = {}
+    """By version, as far as they have been asked for."""
 
     def __init_subclass__(cls, versions: tuple[int, int] = (0, FOREVER), flexible: int = FOREVER) -> None:
         cls.VERSIONS = versions
         cls.FLEXIBLE = flexible
+        cls._READERS, cls._WRITERS = {}, {}
         specified = {name: value for name, value in vars(cls).items() if isinstance(value, Specified)}
         for name in specified:
             delattr(cls, name)
@@ -185,7 +189,10 @@ def encode(message: Message, version: int) -> bytes:
 
 def encode_into(out: bytearray, message: Message, version: int) -> None:
     cls = type(message)
-    _struct_writer(cls, version, version >= cls.FLEXIBLE)(out, message)
+    write = cls._WRITERS.get(version)
+    if write is None:
+        write = cls._WRITERS[version] = _struct_writer(cls, version, version >= cls.FLEXIBLE)
+    write(out, message)
 
 
 def decode(
@@ -208,10 +215,11 @@ def decode_from(
 ) -> tuple[M, int]:
     """The message and the position after it; strangers get few `max_elements`, a client trusts its broker."""
     BUDGET.elements = max_elements
+    read = cls._READERS.get(version)
+    if read is None:
+        read = cls._READERS[version] = _struct_reader(cls, version, version >= cls.FLEXIBLE)
     try:
-        value: M
-        value, position = _struct_reader(cls, version, version >= cls.FLEXIBLE)(data, position)
-        return value, position
+        return read(data, position)
     except (_struct.error, IndexError) as error:
         raise MalformedMessage(f"{cls.__name__} v{version} ends early") from error
     except UnicodeDecodeError as error:

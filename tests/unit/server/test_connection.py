@@ -39,9 +39,7 @@ class Peer:
         )
         self.connection.start()
 
-    def _handle(
-        self, connection: Connection, frame: memoryview, slot: Slot
-    ) -> Coroutine[Any, Any, None] | None:
+    def _handle(self, frame: memoryview, address: str, slot: Slot) -> Coroutine[Any, Any, None] | None:
         body = bytes(frame)
         self.requests.append((body, slot))
         if self.answers_with_others:

@@ -40,7 +40,7 @@ import enum
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from tidemill.coordination.core import CoordinatorRecord
+from tidemill.coordination.core import CoordinatorRecord, SetTimer
 from tidemill.coordination.group.classic_subscription import subscribed_topics
 from tidemill.coordination.group.contract import CONSUMER_PROTOCOL_TYPE, Step
 from tidemill.coordination.group.members import ClassicMember, Members
@@ -78,7 +78,7 @@ _NEXT: dict[ClassicState, set[ClassicState]] = {
 class SessionTimer(NamedTuple):
     """A member, or a pending one, was not heard of for its session time-out.
 
-    Made with every heartbeat, which a tuple is cheap enough for; the other timers are none, so that it equals none.
+    Looked for with every heartbeat, which a tuple is cheap enough for; the other timers are none, so that it equals none.
     """
 
     group_id: str
@@ -264,8 +264,10 @@ class ClassicGroup:
 
     def restart_session(self, member: ClassicMember, step: Step, timeout_ms: int | None = None) -> None:
         delay_ms = member.session_timeout_ms if timeout_ms is None else timeout_ms
-        member.session_due_ms = step.now_ms + delay_ms
-        step.set_timer(SessionTimer(self.group_id, member.member_id), delay_ms)
+        member.session_due_ms = due_ms = step.now_ms + delay_ms
+        if member.session_timer is None:
+            member.session_timer = SessionTimer(self.group_id, member.member_id)
+        step.timers.append(SetTimer(member.session_timer, due_ms))
 
     def keep_session(self, member_id: str, step: Step) -> None:
         member = self.members.get(member_id)
@@ -313,7 +315,8 @@ class ClassicGroup:
             raise ApiError(ErrorCode.UNKNOWN_MEMBER_ID)
 
     def check_generation(self, member_id: str, instance_id: str | None, generation: int) -> None:
-        self.check_member(member_id, instance_id)
+        if instance_id is not None or member_id not in self.members.by_id:
+            self.check_member(member_id, instance_id)
         if generation != self.generation:
             raise ApiError(ErrorCode.ILLEGAL_GENERATION)
 

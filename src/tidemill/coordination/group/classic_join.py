@@ -263,10 +263,11 @@ class Join:
 
     def _wait(self, member_id: str) -> None:
         """A member that asks twice waits once: the older request is sent back."""
-        self._group.answer_join(
-            member_id, join_failure(ErrorCode.REBALANCE_IN_PROGRESS, member_id), self._step
-        )
-        self._members.join_tokens[member_id] = self._token
+        waiting = self._members.join_tokens
+        if member_id in waiting:
+            failure = join_failure(ErrorCode.REBALANCE_IN_PROGRESS, member_id)
+            self._step.reply(waiting[member_id], failure)
+        waiting[member_id] = self._token
 
     def _refuse(self, code: ErrorCode, member_id: str | None = None) -> None:
         answer_to = self._request.member_id if member_id is None else member_id

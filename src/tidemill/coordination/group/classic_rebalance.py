@@ -101,7 +101,9 @@ def complete_join(group: ClassicGroup, step: Step) -> None:
     else:
         group.begin_generation()
         for member in group.members:
-            group.answer_join(member.member_id, join_answer(group, member), step)
+            token = group.members.join_tokens.pop(member.member_id, None)
+            if token is not None:
+                step.reply(token, join_answer(group, member))
             group.restart_session(member, step)
             member.is_new = False
         step.set_timer(SyncTimer(group.group_id), group.members.rebalance_timeout_ms)

@@ -31,13 +31,14 @@ def sync(
     except ApiError as failure:
         step.reply(token, SyncGroupResponse(error_code=failure.code))
         return
-    member_id = request.member_id
+    member_id, waiting = request.member_id, group.members.sync_tokens
     group.not_synced.discard(member_id)
     if group.state is not COMPLETING:
         step.reply(token, _assigned(group, group.members[member_id].assignment))
         return
-    group.answer_sync(member_id, SyncGroupResponse(error_code=ErrorCode.REBALANCE_IN_PROGRESS), step)
-    group.members.sync_tokens[member_id] = token
+    if member_id in waiting:  # it asks twice: the older request is sent back
+        step.reply(waiting[member_id], SyncGroupResponse(error_code=ErrorCode.REBALANCE_IN_PROGRESS))
+    waiting[member_id] = token
     if group.members.leader == member_id:
         _store_assignments(group, request, step)
 
@@ -60,9 +61,10 @@ def _store_assignments(group: ClassicGroup, request: SyncGroupRequest, step: Ste
     stored = [group.stored_form(member, assignments.get(member.member_id, b"")) for member in group.members]
     step.append(group.record(stored, group.members.leader, step.now_ms))
     for entry in stored:
-        if entry.member_id in group.members.sync_tokens:
-            group.answer_sync(entry.member_id, _assigned(group, entry.assignment), step)
-            group.restart_session(group.members[entry.member_id], step)
+        token = group.members.sync_tokens.pop(entry.member_id, None)
+        if token is not None:
+            step.reply(token, _assigned(group, entry.assignment))
+            group.restart_session(group.members.by_id[entry.member_id], step)
 
 
 def _assigned(group: ClassicGroup, assignment: bytes) -> SyncGroupResponse:
@@ -78,7 +80,7 @@ def heartbeat(group: ClassicGroup, request: HeartbeatRequest, token: Token, step
         step.reply(token, HeartbeatResponse(error_code=failure.code))
         return
     assert group.state is not EMPTY, "an empty group has no member that could pass the check"
-    group.restart_session(group.members[request.member_id], step)
+    group.restart_session(group.members.by_id[request.member_id], step)
     is_rebalancing = group.state is PREPARING
     code = ErrorCode.REBALANCE_IN_PROGRESS if is_rebalancing else ErrorCode.NONE
     step.reply(token, HeartbeatResponse(error_code=code))

@@ -63,7 +63,7 @@ def draft_of_upgrade(
     """A draft of the classic group as a consumer group, and the records that make it one."""
     if classic.is_empty:
         if classic.stored is not None:
-            step.outcome.records.extend(classic.tombstones())
+            step.records.extend(classic.tombstones())
         return Draft(group, topics, step)
     _check_upgrade(classic, settings)
     try:
@@ -73,7 +73,7 @@ def draft_of_upgrade(
     conversion = _conversion(classic, members, step.now_ms)
     for record in conversion:
         apply(group, record)
-    step.outcome.records.extend([*classic.tombstones(), *conversion])
+    step.records.extend([*classic.tombstones(), *conversion])
     draft = Draft(group, topics, step)
     draft.afterwards.append(lambda: _hand_over(classic, group, step))
     return draft
@@ -171,7 +171,7 @@ def downgrade(group: ConsumerGroup, settings: GroupSettings, topics: Topics, ste
         step.set_timer(SessionTimer(group.group_id, member.member_id), _facts(member).session_timeout_ms)
     classic.protocol = classic.members.elect()
     stored = [classic.stored_form(member, member.assignment) for member in classic.members]
-    step.outcome.records.extend(group.tombstones())
+    step.records.extend(group.tombstones())
     step.append(classic.record(stored, None, step.now_ms))
     step.set_timer(ReassignTimer(group.group_id), 0)
 

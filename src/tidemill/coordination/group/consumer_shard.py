@@ -121,8 +121,8 @@ class ConsumerGroups:
             check_heartbeat(request, context, self._settings.consumer)
             response = self._heartbeat(request, context, step)
         except ApiError as failure:
-            step.outcome.records.clear()
-            step.outcome.timers.clear()
+            step.records.clear()
+            step.timers.clear()
             response = ConsumerGroupHeartbeatResponse(
                 error_code=failure.code, error_message=failure.message or None
             )
@@ -190,8 +190,8 @@ class ConsumerGroups:
         try:
             response = join.run(self._assignors, self._randomness)
         except ApiError as failure:
-            step.outcome.records.clear()
-            step.outcome.timers.clear()
+            step.records.clear()
+            step.timers.clear()
             response = join_failure(failure.code, request.member_id)
         step.reply(token, response)
 

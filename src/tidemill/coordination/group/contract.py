@@ -3,15 +3,15 @@
 A shard (`shard.py`) holds groups of several kinds side by side: classic groups, and groups of newer protocols.
 Offsets do not care which kind it is; what they, and the shard, need to know stands in `Group`.
 
-Work on one event happens on a `Step`: the time, and the `Outcome` that grows while rules are applied. It stands for
-the four things a core may do besides reading its state:
+Work on one event happens on a `Step`: an `Outcome` that grows while rules are applied, and the time. It offers the four
+things a core may do besides reading its state:
 
     step = Step(now_ms)
     step.append(record)                                  # proposed; changes nothing until it is replayed
     step.reply(token, HeartbeatResponse())               # sent when the records above are committed
     step.set_timer(SessionTimer("g", "m"), delay_ms=45_000)
     step.cancel_timer(JoinTimer("g"))
-    return step.outcome
+    return step
 """
 
 from __future__ import annotations
@@ -97,26 +97,26 @@ class RequestContext(NamedTuple):
     api_version: int = 0
 
 
-class Step:
+class Step(Outcome):
     """One event being worked on: its time, and what comes out of it."""
 
-    __slots__ = ("now_ms", "outcome")
+    __slots__ = ("now_ms",)
 
     def __init__(self, now_ms: int) -> None:
         self.now_ms = now_ms
-        self.outcome = Outcome()
+        self.records, self.replies, self.timers = [], [], []
 
     def append(self, record: CoordinatorRecord) -> None:
-        self.outcome.records.append(record)
+        self.records.append(record)
 
     def reply(self, token: Token, response: Any) -> None:
-        self.outcome.replies.append(Reply(token, response))
+        self.replies.append(Reply(token, response))
 
     def set_timer(self, key: Hashable, delay_ms: int) -> None:
-        self.outcome.timers.append(SetTimer(key, self.now_ms + delay_ms))
+        self.timers.append(SetTimer(key, self.now_ms + delay_ms))
 
     def cancel_timer(self, key: Hashable) -> None:
-        self.outcome.timers.append(CancelTimer(key))
+        self.timers.append(CancelTimer(key))
 
 
 class Group(Protocol):

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Hashable, Iterable, Iterator
 
 from tidemill.coordination.core import Token
 
@@ -41,13 +41,18 @@ class ClassicMember:
     """In its first join: it cannot send heartbeats yet, so waiting does not keep it alive."""
     session_due_ms: int = 0
     """When its session ends if nothing is heard of it."""
+    session_timer: Hashable = None
+    """The key of its timer, made once: it is put off with every heartbeat."""
 
     @property
     def is_static(self) -> bool:
         return self.instance_id is not None
 
     def metadata_for(self, protocol: str | None) -> bytes:
-        return next((metadata for name, metadata in self.protocols if name == protocol), b"")
+        for name, metadata in self.protocols:
+            if name == protocol:
+                return metadata
+        return b""
 
     def vote(self, candidates: set[str]) -> str:
         return next(name for name, _ in self.protocols if name in candidates)
@@ -61,7 +66,8 @@ class Members:
     """
 
     def __init__(self) -> None:
-        self._members: dict[str, ClassicMember] = {}
+        self.by_id: dict[str, ClassicMember] = {}
+        """For reading; `add` and `remove` keep the rest in step."""
         self._supported: Counter[str] = Counter()
         self.instances: dict[str, str] = {}
         self.pending: set[str] = set()
@@ -70,28 +76,28 @@ class Members:
         self.sync_tokens: dict[str, Token] = {}
 
     def __len__(self) -> int:
-        return len(self._members)
+        return len(self.by_id)
 
     def __iter__(self) -> Iterator[ClassicMember]:
-        return iter(list(self._members.values()))
+        return iter(list(self.by_id.values()))
 
     def __contains__(self, member_id: str) -> bool:
-        return member_id in self._members
+        return member_id in self.by_id
 
     def __getitem__(self, member_id: str) -> ClassicMember:
-        return self._members[member_id]
+        return self.by_id[member_id]
 
     def get(self, member_id: str) -> ClassicMember | None:
-        return self._members.get(member_id)
+        return self.by_id.get(member_id)
 
     # -- come and go ------------------------------------------------------------------------------------
 
     def add(self, member: ClassicMember) -> None:
-        assert member.member_id not in self._members
+        assert member.member_id not in self.by_id
         if member.instance_id is not None:
             assert member.instance_id not in self.instances
             self.instances[member.instance_id] = member.member_id
-        self._members[member.member_id] = member
+        self.by_id[member.member_id] = member
         self._supported.update(_names(member.protocols))
         self.pending.discard(member.member_id)
         if self.leader is None:
@@ -100,7 +106,7 @@ class Members:
     def remove(self, member_id: str) -> None:
         """Also forgets what it waits for: answer it before."""
         self.pending.discard(member_id)
-        member = self._members.pop(member_id, None)
+        member = self.by_id.pop(member_id, None)
         if member is None:
             return
         self._supported.subtract(_names(member.protocols))
@@ -109,7 +115,7 @@ class Members:
         self.join_tokens.pop(member_id, None)
         self.sync_tokens.pop(member_id, None)
         if self.leader == member_id:
-            self.leader = next(iter(self._members), None)
+            self.leader = next(iter(self.by_id), None)
 
     def replace(self, old_member_id: str, successor: ClassicMember) -> None:
         """A static member came back under a new id: it keeps its place, also as leader."""
@@ -134,24 +140,24 @@ class Members:
 
     @property
     def have_all_joined(self) -> bool:
-        return len(self.join_tokens) == len(self._members) and not self.pending
+        return len(self.join_tokens) == len(self.by_id) and not self.pending
 
     def not_rejoined(self) -> list[ClassicMember]:
         return [member for member in self if member.member_id not in self.join_tokens]
 
     def can_all_do_one_of(self, protocols: Iterable[str]) -> bool:
-        return any(self._supported[name] == len(self._members) for name in protocols)
+        return any(self._supported[name] == len(self.by_id) for name in protocols)
 
     def elect(self) -> str:
         """The protocol for the next generation."""
-        candidates = {name for name, count in self._supported.items() if count == len(self._members)}
+        candidates = {name for name, count in self._supported.items() if count == len(self.by_id)}
         votes = Counter(member.vote(candidates) for member in self)
         return votes.most_common(1)[0][0]
 
     def choose_rejoined_leader(self) -> bool:
         """The leader must be somebody who gets the join answer; False if nobody has rejoined."""
         if self.leader not in self.join_tokens:
-            rejoined = next((member_id for member_id in self._members if member_id in self.join_tokens), None)
+            rejoined = next((member_id for member_id in self.by_id if member_id in self.join_tokens), None)
             if rejoined is None:
                 return False
             self.leader = rejoined
@@ -160,7 +166,7 @@ class Members:
     @property
     def rebalance_timeout_ms(self) -> int:
         """The slowest member sets the pace."""
-        return max((member.rebalance_timeout_ms for member in self._members.values()), default=0)
+        return max((member.rebalance_timeout_ms for member in self.by_id.values()), default=0)
 
 
 def _names(protocols: Protocols) -> set[str]:

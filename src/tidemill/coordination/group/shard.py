@@ -106,6 +106,11 @@ def _no_configs(group_id: str) -> Mapping[str, str]:
     return {}
 
 
+def _unknown(group_id: str) -> ErrorCode:
+    """What a member is told whose group is not there, or of a kind without such members."""
+    return ErrorCode.UNKNOWN_MEMBER_ID if group_id else ErrorCode.INVALID_GROUP_ID
+
+
 class GroupShard:
     """A `core.CoordinatorCore`."""
 
@@ -185,7 +190,7 @@ class GroupShard:
             elif isinstance(group, ClassicGroup) and group.has_foreign_assignment:
                 step.set_timer(ReassignTimer(group.group_id), 0)
         step.set_timer(ExpiryTimer(), self.settings.offsets_retention_check_interval_ms)
-        return step.outcome
+        return step
 
     def on_unloaded(self, now_ms: int) -> Outcome:
         """The partition is led elsewhere: who waits is told to look there. Nothing may be asked afterwards."""
@@ -193,7 +198,7 @@ class GroupShard:
         for group in self._groups.values():
             group.unload(step)
         self._groups.clear()
-        return step.outcome
+        return step
 
     # -- timers -----------------------------------------------------------------------------------------
 
@@ -212,7 +217,7 @@ class GroupShard:
             if isinstance(group, ClassicGroup):
                 self._on_classic_timer(group, key, step)
                 self._forget_if_vacant(group)
-        return step.outcome
+        return step
 
     def _on_classic_timer(
         self, group: ClassicGroup, key: SessionTimer | JoinTimer | SyncTimer | ReassignTimer, step: Step
@@ -244,14 +249,14 @@ class GroupShard:
         is_consumer = isinstance(group, ConsumerGroup)
         if code is ErrorCode.NONE and isinstance(group, ConsumerGroup) and not group.is_empty:
             self._consumer.join_classic(group, request, context, token, step)
-            return step.outcome
+            return step
         if code is ErrorCode.NONE and (group is None or is_consumer) and request.member_id != NO_MEMBER_ID:
             code = ErrorCode.UNKNOWN_MEMBER_ID
         elif code is ErrorCode.NONE and not (group is None or is_consumer or isinstance(group, ClassicGroup)):
             code = ErrorCode.INCONSISTENT_GROUP_PROTOCOL
         if code is not ErrorCode.NONE:
             step.reply(token, join_failure(code, request.member_id))
-            return step.outcome
+            return step
         classic = group if isinstance(group, ClassicGroup) else ClassicGroup(request.group_id)
         Join(classic, request, context, token, step).run(self.settings, self._randomness)
         if isinstance(group, ConsumerGroup):
@@ -259,12 +264,12 @@ class GroupShard:
         else:
             self._groups[request.group_id] = classic
             self._forget_if_vacant(classic)
-        return step.outcome
+        return step
 
     def _succeed(self, group: ConsumerGroup, classic: ClassicGroup, step: Step) -> None:
         """The first member of the classic protocol, in an empty consumer group: that one goes, by its tombstones."""
         if not classic.is_vacant:
-            step.outcome.records.extend(group.tombstones())
+            step.records.extend(group.tombstones())
             group.successor = classic
 
     def sync_group(
@@ -273,33 +278,25 @@ class GroupShard:
         """SyncGroup 0-5 -> SyncGroupResponse, when the leader's assignment is stored."""
         step = Step(now_ms)
         group = self._groups.get(request.group_id)
-        if isinstance(group, ConsumerGroup):
-            self._consumer.sync_classic(group, request, token, step)
-            return step.outcome
-        try:
-            group = self._classic_or_refuse(request.group_id)
-        except ApiError as failure:
-            step.reply(token, SyncGroupResponse(error_code=failure.code))
-        else:
+        if isinstance(group, ClassicGroup):
             sync(group, request, context, token, step)
-        return step.outcome
+        elif isinstance(group, ConsumerGroup):
+            self._consumer.sync_classic(group, request, token, step)
+        else:
+            step.reply(token, SyncGroupResponse(error_code=_unknown(request.group_id)))
+        return step
 
-    def heartbeat(
-        self, request: HeartbeatRequest, context: RequestContext, token: Token, now_ms: int
-    ) -> Outcome:
+    def heartbeat(self, request: HeartbeatRequest, token: Token, now_ms: int) -> Outcome:
         """Heartbeat 0-4 -> HeartbeatResponse."""
         step = Step(now_ms)
         group = self._groups.get(request.group_id)
-        if isinstance(group, ConsumerGroup):
-            self._consumer.heartbeat_classic(group, request, token, step)
-            return step.outcome
-        try:
-            group = self._classic_or_refuse(request.group_id)
-        except ApiError as failure:
-            step.reply(token, HeartbeatResponse(error_code=failure.code))
-        else:
+        if isinstance(group, ClassicGroup):
             heartbeat(group, request, token, step)
-        return step.outcome
+        elif isinstance(group, ConsumerGroup):
+            self._consumer.heartbeat_classic(group, request, token, step)
+        else:
+            step.reply(token, HeartbeatResponse(error_code=_unknown(request.group_id)))
+        return step
 
     def leave_group(
         self, request: LeaveGroupRequest, context: RequestContext, token: Token, now_ms: int
@@ -307,27 +304,16 @@ class GroupShard:
         """LeaveGroup 0-5 -> LeaveGroupResponse."""
         step = Step(now_ms)
         group = self._groups.get(request.group_id)
-        if isinstance(group, ConsumerGroup):
-            gone = self._consumer.leave_classic(group, leaving_members(request, context), step)
-            step.reply(token, leave_response(gone, context))
-            return step.outcome
-        try:
-            group = self._classic_or_refuse(request.group_id)
-        except ApiError as failure:
-            step.reply(token, LeaveGroupResponse(error_code=failure.code))
-        else:
+        if isinstance(group, ClassicGroup):
             results = leave(group, leaving_members(request, context), self.settings, step)
             step.reply(token, leave_response(results, context))
             self._forget_if_vacant(group)
-        return step.outcome
-
-    def _classic_or_refuse(self, group_id: str) -> ClassicGroup:
-        if not group_id:
-            raise ApiError(ErrorCode.INVALID_GROUP_ID)
-        group = self._groups.get(group_id)
-        if not isinstance(group, ClassicGroup):
-            raise ApiError(ErrorCode.UNKNOWN_MEMBER_ID)
-        return group
+        elif isinstance(group, ConsumerGroup):
+            gone = self._consumer.leave_classic(group, leaving_members(request, context), step)
+            step.reply(token, leave_response(gone, context))
+        else:
+            step.reply(token, LeaveGroupResponse(error_code=_unknown(request.group_id)))
+        return step
 
     # -- consumer groups ----------------------------------------------------------------------------------
 
@@ -337,13 +323,13 @@ class GroupShard:
         """ConsumerGroupHeartbeat 0-1 -> ConsumerGroupHeartbeatResponse."""
         step = Step(now_ms)
         self._consumer.heartbeat(request, context, token, step)
-        return step.outcome
+        return step
 
     def describe_consumer_groups(self, group_ids: Iterable[str], token: Token, now_ms: int) -> Outcome:
         """ConsumerGroupDescribe 0-1 -> list[DescribedGroup], a part of the response."""
         step = Step(now_ms)
         step.reply(token, self._consumer.describe(group_ids))
-        return step.outcome
+        return step
 
     def on_topics_changed(self, names: Set[str], now_ms: int) -> Outcome:
         """These came, went or grew: groups that subscribe to them look at their next heartbeat."""
@@ -354,7 +340,7 @@ class GroupShard:
         """Anything about share groups: `act` calls one of the methods of `ShareGroups`."""
         step = Step(now_ms)
         act(self._share, step)
-        return step.outcome
+        return step
 
     # -- offsets ----------------------------------------------------------------------------------------
 
@@ -366,7 +352,7 @@ class GroupShard:
         group = self._groups.get(request.group_id)
         response = commit_offsets(group, request, context, self.settings.offset_metadata_max_bytes, step)
         step.reply(token, response)
-        return step.outcome
+        return step
 
     def commit_transactional_offsets(
         self, request: TxnOffsetCommitRequest, context: RequestContext, token: Token, now_ms: int
@@ -380,7 +366,7 @@ class GroupShard:
         group = self._groups.get(request.group_id)
         max_metadata = self.settings.offset_metadata_max_bytes
         step.reply(token, commit_transactional_offsets(group, request, max_metadata, step))
-        return step.outcome
+        return step
 
     def fetch_offsets(
         self, request: OffsetFetchRequestGroup, require_stable: bool, token: Token, now_ms: int
@@ -389,14 +375,14 @@ class GroupShard:
         step = Step(now_ms)
         group = self._groups.get(request.group_id)
         step.reply(token, fetch_offsets(group, self.offsets, request, require_stable))
-        return step.outcome
+        return step
 
     def delete_offsets(self, request: OffsetDeleteRequest, token: Token, now_ms: int) -> Outcome:
         """OffsetDelete 0 -> OffsetDeleteResponse."""
         step = Step(now_ms)
         group = self._groups.get(request.group_id)
         step.reply(token, delete_offsets(group, self.offsets, request, step))
-        return step.outcome
+        return step
 
     # -- administration ---------------------------------------------------------------------------------
 
@@ -409,7 +395,7 @@ class GroupShard:
             group.listed() for group in self._groups.values() if not types or group.group_type in types
         ]
         step.reply(token, [entry for entry in listed if not states or entry.group_state.lower() in states])
-        return step.outcome
+        return step
 
     def describe_groups(
         self, group_ids: Iterable[str], context: RequestContext, token: Token, now_ms: int
@@ -420,7 +406,7 @@ class GroupShard:
         """
         step = Step(now_ms)
         step.reply(token, [self._describe(group_id, context) for group_id in group_ids])
-        return step.outcome
+        return step
 
     def _describe(self, group_id: str, context: RequestContext) -> DescribedGroup:
         group = self._groups.get(group_id)
@@ -439,7 +425,7 @@ class GroupShard:
         """DeleteGroups 0-2 -> list[DeletableGroupResult], a part of the response; offsets go with the group."""
         step = Step(now_ms)
         step.reply(token, [self._delete(group_id, step) for group_id in dict.fromkeys(group_ids)])
-        return step.outcome
+        return step
 
     def _delete(self, group_id: str, step: Step) -> DeletableGroupResult:
         group = self._groups.get(group_id)
@@ -451,7 +437,7 @@ class GroupShard:
             return DeletableGroupResult(group_id=group_id, error_code=failure.code)
         for key in self.offsets.keys_of(group_id):
             step.append(offset_tombstone(group_id, key))
-        step.outcome.records.extend(group.tombstones())
+        step.records.extend(group.tombstones())
         return DeletableGroupResult(group_id=group_id)
 
     # -- cleaning up ------------------------------------------------------------------------------------
@@ -462,12 +448,12 @@ class GroupShard:
         self._deleted_topics.update(topics)
         self._consumer.on_topics_changed(self._deleted_topics)
         self._clean_deleted_topics(step)
-        return step.outcome
+        return step
 
     def _clean_deleted_topics(self, step: Step) -> None:
         found = self.offsets.of_topics(self._deleted_topics)
         records = [offset_tombstone(*entry) for entry in islice(found, MAX_TOMBSTONES)]
-        step.outcome.records.extend(records)
+        step.records.extend(records)
         if len(records) == MAX_TOMBSTONES:
             step.set_timer(DeletedTopicsTimer(), 0)
         else:
@@ -475,7 +461,7 @@ class GroupShard:
 
     def _expire(self, step: Step) -> None:
         records = list(islice(self._expired(step.now_ms), MAX_TOMBSTONES))
-        step.outcome.records.extend(records)
+        step.records.extend(records)
         is_done = len(records) < MAX_TOMBSTONES
         step.set_timer(ExpiryTimer(), self.settings.offsets_retention_check_interval_ms if is_done else 0)
 

@@ -250,7 +250,7 @@ class ShareHeartbeat:
 
 def leave(group: ShareGroup, member_id: str, topics: Topics, step: Step) -> None:
     """The member goes, or is gone: the next heartbeat makes a new target for the others."""
-    step.outcome.records.extend(records.member_tombstones(group.group_id, member_id))
+    step.records.extend(records.member_tombstones(group.group_id, member_id))
     step.cancel_timer(ShareSessionTimer(group.group_id, member_id))
     others = (member for member in group.members.values() if member.member_id != member_id)
     names = frozenset().union(*(member.subscribed_topic_names for member in others))

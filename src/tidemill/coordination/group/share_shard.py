@@ -93,7 +93,7 @@ class ShareGroups:
             check_heartbeat(request)
             answer = self._heartbeat(request, context, step)
         except ApiError as failure:
-            step.outcome.records.clear()
+            step.records.clear()
             answer = HeartbeatAnswer(
                 ShareGroupHeartbeatResponse(error_code=failure.code, error_message=failure.message or None)
             )
