@@ -7,16 +7,20 @@ trigger, because when it comes otherwise is the client's own choice (`heartbeat.
 A round: one more member, which has its id already, joins (the trigger), everybody hears of it, joins again, the leader
 assigns, everybody syncs. Measured from the trigger to the last answer to SyncGroup. Then that member leaves, and the
 others settle again.
+
+What a member does is a generator that gives requests and gets answers; a `Crowd` leads all of them at once over one
+epoll. Nothing else stands between a member and its socket: a client shares the two cores with the broker, and its part
+of the figure is to be small.
 """
 
 from __future__ import annotations
 
-import asyncio
+import select
+import socket
 import struct
 import time
-from typing import Any, cast
-
-import uvloop
+from collections.abc import Generator, Iterable
+from typing import Any
 
 from tidemill.wire.messages.find_coordinator import FindCoordinatorRequest, FindCoordinatorResponse
 from tidemill.wire.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
@@ -43,6 +47,9 @@ SESSION_MS = 60_000
 SUBSCRIPTION = struct.pack(">hih5sii", 1, 1, 5, b"bench", -1, 0)
 ASSIGNMENT = struct.pack(">hih5siii", 1, 1, 5, b"bench", 1, 0, -1)
 SETTLE_SECONDS = 0.2
+PAUSE_SECONDS = 0.001
+GIVE_UP_SECONDS = 60.0
+RECEIVE_BYTES = 4096
 ANY_GENERATION = 0x7E7D7C7B
 ERROR, AFTER_ERROR = 9, 11
 NO_MEMBERS = b"\x01\x00"
@@ -65,39 +72,38 @@ class Template:
         return self._head + generation.to_bytes(4) + self._tail
 
 
-class LightMember(asyncio.Protocol):
+Talk = Generator[bytes | None, bytes, None]
+"""Gives a request and gets its answer; None stands for a short pause, after which it gets nothing."""
+
+
+class LightMember:
     """One connection, one member of the group. Of most answers it reads no more than the error code."""
 
-    _transport: asyncio.Transport
-    _answer: asyncio.Future[bytes]
     _heartbeat: Template
     _sync: Template
     _join: bytes
 
-    def __init__(self, group: str) -> None:
+    def __init__(self, bootstrap: str, group: str) -> None:
+        host, port = bootstrap.split(":")
         self._group = group
         self._received = b""
+        self.socket = socket.create_connection((host, int(port)))
+        self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self.member_id, self.generation = "", -1
         self._prepare()
 
-    @classmethod
-    async def connect(cls, bootstrap: str, group: str) -> LightMember:
-        host, port = bootstrap.split(":")
-        loop = asyncio.get_running_loop()
-        return (await loop.create_connection(lambda: cls(group), host, int(port)))[1]
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast("asyncio.Transport", transport)
-
-    def data_received(self, data: bytes) -> None:
-        self._received += data
-        if len(self._received) >= 4 and len(self._received) == 4 + int.from_bytes(self._received[:4]):
-            frame, self._received = self._received[4:], b""
-            self._answer.set_result(frame)
-
-    def connection_lost(self, error: Exception | None) -> None:
-        if not self._answer.done():
-            self._answer.set_exception(error or ConnectionResetError("the broker closed the connection"))
+    def receive(self) -> bytes | None:
+        """A whole answer without its size, or None if it has not come yet."""
+        data = self.socket.recv(RECEIVE_BYTES)
+        if not data:
+            raise ConnectionResetError("the broker closed the connection")
+        if self._received:
+            data = self._received + data
+        if len(data) < 4 or len(data) < 4 + int.from_bytes(data[:4]):
+            self._received = data
+            return None
+        self._received = b""
+        return data[4:]
 
     def _prepare(self) -> None:
         """Everything that a rebalance sends, as far as it is known before: encoding is no part of the figure."""
@@ -106,91 +112,128 @@ class LightMember(asyncio.Protocol):
         times = {"session_timeout_ms": SESSION_MS, "rebalance_timeout_ms": SESSION_MS}
         protocols = [JoinGroupRequestProtocol(name="range", metadata=SUBSCRIPTION)]
         join = JoinGroupRequest(**who, **kind, **times, protocols=protocols)
-        self._join = framed(encode_request(11, join, 9, 1, "bench"))
+        self._join = _encoded(join)
         self._heartbeat = Template(HeartbeatRequest(**who, generation_id=ANY_GENERATION))
         self._sync = Template(
             SyncGroupRequest(**who, **kind, generation_id=ANY_GENERATION, protocol_name="range")
         )
 
-    def _send(self, frame: bytes) -> asyncio.Future[bytes]:
-        self._answer = asyncio.get_running_loop().create_future()
-        self._transport.write(frame)
-        return self._answer
-
-    async def call(self, request: Message) -> Any:
-        key, version, answer = APIS[type(request)]
-        frame = await self._send(framed(encode_request(key, request, version, 1, "bench")))
-        return decode_response(key, type(request), answer, version, frame)[1]
-
-    async def wait_for_coordinator(self) -> None:
+    def wait_for_coordinator(self) -> Talk:
         """Until it is there, and has loaded: before, Kafka answers a heartbeat with no error at all."""
         while True:
-            found = await self.call(FindCoordinatorRequest(key_type=0, coordinator_keys=[self._group]))
+            question = FindCoordinatorRequest(key_type=0, coordinator_keys=[self._group])
+            found = _decoded(question, (yield _encoded(question)))
             probe = HeartbeatRequest(group_id=self._group, generation_id=0, member_id="nobody")
             is_there = not found.coordinators[0].error_code
-            if is_there and (await self.call(probe)).error_code == UNKNOWN_MEMBER_ID:
+            if is_there and _error((yield _encoded(probe))) == UNKNOWN_MEMBER_ID:
                 return
-            await asyncio.sleep(0.05)
+            yield None
 
-    async def ask_for_id(self) -> None:
+    def ask_for_id(self) -> Talk:
         """The first JoinGroup of a newcomer is answered with an id, and nothing else happens."""
-        answer = _decode_joined(await self._send(self._join))
+        answer = _decode_joined((yield self._join))
         if answer.error_code != MEMBER_ID_REQUIRED:
             raise Refused(f"a newcomer was answered with error {answer.error_code}")
         self.member_id = answer.member_id
         self._prepare()
 
-    async def join_and_sync(self) -> None:
+    def join_and_sync(self) -> Talk:
         if not self.member_id:
-            await self.ask_for_id()
-        joined = await self._send(self._join)
-        _check(_error(joined), "JoinGroup")
-        self.generation = int.from_bytes(joined[AFTER_ERROR : AFTER_ERROR + 4])
-        if joined.endswith(NO_MEMBERS):
-            synced = _error(await self._send(self._sync.of(self.generation)))
-        else:
-            synced = await self._assign(_decode_joined(joined))
-        if synced == REBALANCE_IN_PROGRESS:
-            await self.join_and_sync()
-        else:
-            _check(synced, "SyncGroup")
+            yield from self.ask_for_id()
+        synced = REBALANCE_IN_PROGRESS
+        while synced == REBALANCE_IN_PROGRESS:
+            joined = yield self._join
+            _check(_error(joined), "JoinGroup")
+            self.generation = int.from_bytes(joined[AFTER_ERROR : AFTER_ERROR + 4])
+            is_follower = joined.endswith(NO_MEMBERS)
+            synced = _error((yield self._sync.of(self.generation) if is_follower else self._assigned(joined)))
+        _check(synced, "SyncGroup")
 
-    async def _assign(self, joined: JoinGroupResponse) -> int:
-        """The leader's SyncGroup; the error it is answered with."""
-        shares = [
-            SyncGroupRequestAssignment(member_id=each.member_id, assignment=ASSIGNMENT)
-            for each in joined.members
-        ]
+    def _assigned(self, joined: bytes) -> bytes:
+        """The leader's SyncGroup."""
+        members = _decode_joined(joined).members
         request = SyncGroupRequest(
             group_id=self._group,
             generation_id=self.generation,
             member_id=self.member_id,
             protocol_type="consumer",
             protocol_name="range",
-            assignments=shares,
+            assignments=[
+                SyncGroupRequestAssignment(member_id=each.member_id, assignment=ASSIGNMENT)
+                for each in members
+            ],
         )
-        code: int = (await self.call(request)).error_code
-        return code
+        return _encoded(request)
 
-    async def follow(self) -> None:
+    def follow(self) -> Talk:
         """Heartbeats until the rebalance is noticed, then through it."""
         while True:
-            code = _error(await self._send(self._heartbeat.of(self.generation)))
+            code = _error((yield self._heartbeat.of(self.generation)))
             if code == REBALANCE_IN_PROGRESS:
-                return await self.join_and_sync()
+                yield from self.join_and_sync()
+                return
             _check(code, "Heartbeat")
-            await asyncio.sleep(0.001)
+            yield None
 
-    async def leave(self) -> None:
-        members = [MemberIdentity(member_id=self.member_id)]
-        _check(
-            (await self.call(LeaveGroupRequest(group_id=self._group, members=members))).error_code, "Leave"
-        )
+    def leave(self) -> Talk:
+        request = LeaveGroupRequest(group_id=self._group, members=[MemberIdentity(member_id=self.member_id)])
+        _check(_decoded(request, (yield _encoded(request))).error_code, "LeaveGroup")
         self.member_id, self.generation = "", -1
         self._prepare()
 
-    def close(self) -> None:
-        self._transport.close()
+
+class Crowd:
+    """Members that talk to the broker at the same time."""
+
+    def __init__(self, members: list[LightMember]) -> None:
+        self._members = {member.socket.fileno(): member for member in members}
+        self._ready = select.epoll()
+        for number in self._members:
+            self._ready.register(number, select.EPOLLIN)
+        self._talks: dict[int, Talk] = {}
+        self._resting: list[int] = []
+
+    def converse(self, talks: Iterable[tuple[LightMember, Talk]]) -> None:
+        """Until all of them have said everything."""
+        self._talks = {member.socket.fileno(): talk for member, talk in talks}
+        for number in list(self._talks):
+            self._go_on(number, None)
+        while self._talks:
+            heard = self._ready.poll(PAUSE_SECONDS if self._resting else GIVE_UP_SECONDS)
+            for number, _ in heard:
+                answer = self._members[number].receive()
+                if answer is not None:
+                    self._go_on(number, answer)
+            if not heard:
+                self._end_rest()
+
+    def _go_on(self, number: int, answer: Any) -> None:
+        try:
+            request = self._talks[number].send(answer)
+        except StopIteration:
+            del self._talks[number]
+            return
+        if request is None:
+            self._resting.append(number)
+        else:
+            self._members[number].socket.send(request)
+
+    def _end_rest(self) -> None:
+        rested, self._resting = self._resting, []
+        if not rested:
+            raise TimeoutError(f"{len(self._talks)} members got no answer in {GIVE_UP_SECONDS:.0f} s")
+        for number in rested:
+            self._go_on(number, None)
+
+
+def _encoded(request: Message) -> bytes:
+    key, version, _ = APIS[type(request)]
+    return bytes(framed(encode_request(key, request, version, 1, "bench")))
+
+
+def _decoded(request: Message, frame: bytes) -> Any:
+    key, version, answer = APIS[type(request)]
+    return decode_response(key, type(request), answer, version, frame)[1]
 
 
 def _error(frame: bytes) -> int:
@@ -211,41 +254,29 @@ def _check(code: int, what: str) -> None:
 
 def rebalance(job: dict[str, Any], wait_go: Any) -> dict[str, Any]:
     """Nanoseconds of `rounds` rebalances of a group that has `members` members in the end."""
-    with asyncio.Runner(
-        loop_factory=uvloop.new_event_loop
-    ) as runner:  # or the client would be what is measured
-        return runner.run(_rebalance(job, wait_go))
-
-
-async def _rebalance(job: dict[str, Any], wait_go: Any) -> dict[str, Any]:
-    connected = [await LightMember.connect(job["bootstrap"], job["group"]) for _ in range(job["members"])]
+    connected = [LightMember(job["bootstrap"], job["group"]) for _ in range(job["members"])]
     *settled, last = connected
-    await settled[0].wait_for_coordinator()
-    await settled[0].join_and_sync()
+    first, crowd = settled[0], Crowd(connected)
+    crowd.converse([(first, first.wait_for_coordinator())])
+    crowd.converse([(first, first.join_and_sync())])
     for number in range(1, len(settled)):  # doubling the group would cost as many rebalances as members
         if number & (number - 1) == 0:
             newcomers = settled[number : 2 * number]
-            await asyncio.gather(
-                *(each.join_and_sync() for each in newcomers), *(each.follow() for each in settled[:number])
-            )
-            await _settle(settled[: 2 * number])
+            # Those with an id are waited for, so that all come into one generation.
+            crowd.converse((each, each.ask_for_id()) for each in newcomers)
+            joining = [(each, each.join_and_sync()) for each in newcomers]
+            crowd.converse([*joining, *((each, each.follow()) for each in settled[:number])])
+    assert len({each.generation for each in settled}) == 1
     wait_go()
     taken = []
     for _ in range(job["rounds"]):
-        await asyncio.sleep(SETTLE_SECONDS)
-        await last.ask_for_id()
+        time.sleep(SETTLE_SECONDS)
+        crowd.converse([(last, last.ask_for_id())])
         began = time.monotonic_ns()
-        await asyncio.gather(last.join_and_sync(), *(each.follow() for each in settled))
+        crowd.converse([(last, last.join_and_sync()), *((each, each.follow()) for each in settled)])
         taken.append(time.monotonic_ns() - began)
-        await last.leave()
-        await asyncio.gather(*(each.follow() for each in settled))
+        crowd.converse([(last, last.leave())])
+        crowd.converse((each, each.follow()) for each in settled)
     for each in connected:
-        each.close()
+        each.socket.close()
     return {"latencies": taken}
-
-
-async def _settle(members: list[LightMember]) -> None:
-    """A newcomer that came after the others had joined makes one more rebalance: until all are in one generation."""
-    while len({each.generation for each in members}) > 1:
-        newest = max(each.generation for each in members)
-        await asyncio.gather(*(each.follow() for each in members if each.generation < newest))

@@ -21,6 +21,7 @@ from tidemill.model.errors import ApiError, ErrorCode
 C = TypeVar("C", bound=CoordinatorCore)
 MAX_KEY_BYTES = 0x7FFF
 """Keys of records in internal topics hold names behind a length of 16 bits."""
+REMEMBERED_KEYS = 1000
 SURELY_SHORT = MAX_KEY_BYTES // 4
 """Characters: none takes more than four bytes."""
 
@@ -29,9 +30,24 @@ class Coordinator(Generic[C]):
     def __init__(self, runtime: CoordinatorRuntime[C], partition_count: Callable[[str], int]) -> None:
         self.runtime = runtime
         self._partition_count = partition_count
+        self._partitions: dict[str, int] = {}
+        """Of keys that were asked for, until the topic changes."""
+
+    def forget_partitions(self) -> None:
+        """The internal topic has changed."""
+        self._partitions.clear()
 
     def partition_for(self, key: str) -> int:
         """The partition responsible for this key; raises while the internal topic does not exist."""
+        index = self._partitions.get(key)
+        if index is None:
+            index = self._look_up(key)
+            if len(self._partitions) >= REMEMBERED_KEYS:
+                self._partitions.clear()
+            self._partitions[key] = index
+        return index
+
+    def _look_up(self, key: str) -> int:
         if len(key) > SURELY_SHORT and len(key.encode()) > MAX_KEY_BYTES:
             raise ApiError(ErrorCode.INVALID_REQUEST, f"a name of more than {MAX_KEY_BYTES} bytes")
         count = self._partition_count(self.runtime.topic)

@@ -142,7 +142,7 @@ class Pipeline:
         return frame_message(context.correlation_id, flexible_header, response, version)
 
     def _add_route(self, api_key: int, version: int) -> _Route | None:
-        """When it is first asked for: its messages and its handler are loaded then. None for a version that is not ours."""
+        """When it is first asked for, and with it messages and handler; None for a version that is not ours."""
         api = API_BY_KEY.get(api_key)
         if api is None:
             raise MalformedMessage(f"there is no API {api_key} here")

@@ -11,7 +11,6 @@ Limits: the smallest 32-bit number has no absolute value; as in Kafka it counts 
 
 from __future__ import annotations
 
-import functools
 import struct
 
 _SMALLEST = -(1 << 31)
@@ -26,7 +25,6 @@ def java_hash_code(text: str) -> int:
     return value - (1 << 32) if value & 0x80000000 else value
 
 
-@functools.lru_cache(maxsize=64)  # members of a group ask for the same one again and again
 def partition_for(key: str, partitions: int) -> int:
     value = java_hash_code(key)
     return (0 if value == _SMALLEST else abs(value)) % partitions

@@ -117,27 +117,20 @@ Call = Callable[[C, Hashable, int], Outcome]
 class PendingReply:
     """The token of one request: it is answered once, whoever tries again later."""
 
-    __slots__ = ("_respond", "_waiting")
+    __slots__ = ("_respond", "is_open", "waits_among")
 
     def __init__(self, respond: Respond) -> None:
-        self._respond: Respond | None = respond
-        self._waiting: set[PendingReply] | None = None
-
-    @property
-    def is_open(self) -> bool:
-        return self._respond is not None
-
-    def wait_among(self, waiting: set[PendingReply]) -> None:
-        """It was not answered on the spot; whoever ends the wait of all finds it here."""
-        waiting.add(self)
-        self._waiting = waiting
+        self._respond = respond
+        self.is_open = True
+        self.waits_among: set[PendingReply] | None = None
+        """Where whoever ends the wait of all finds it, if it is not answered on the spot."""
 
     def resolve(self, response: Any) -> None:
-        respond, self._respond = self._respond, None
-        if respond is not None:
-            if self._waiting is not None:
-                self._waiting.remove(self)
-            respond(response)
+        if self.is_open:
+            self.is_open = False
+            if self.waits_among is not None:
+                self.waits_among.remove(self)
+            self._respond(response)
 
 
 class ShardState(enum.Enum):
@@ -189,7 +182,7 @@ class Shard(Generic[C]):
             if sum(1 for _ in islice(self._steps, RECORDS_PER_STEP)) == RECORDS_PER_STEP:
                 return False
             self.state = ShardState.ACTIVE
-            self._perform(lambda core, _, now_ms: core.on_loaded(now_ms), None)
+            self.perform(lambda core, _, now_ms: core.on_loaded(now_ms), None)
         except Exception:
             logger.exception("%s-%d cannot be loaded", self._runtime.topic, self.index)
             self.close(ShardState.FAILED)
@@ -222,14 +215,12 @@ class Shard(Generic[C]):
 
     # -- requests -------------------------------------------------------------------------------------
 
-    def submit(self, call: Call[C], respond: Respond, producer: Producer | None) -> None:
-        token = PendingReply(respond)
-        self._perform(call, token, producer)
-        if token._respond is not None:
-            token.wait_among(self._waiting)
+    def let_wait(self, token: PendingReply) -> None:
+        self._waiting.add(token)
+        token.waits_among = self._waiting
 
     def tell(self, news: Callable[[C, int], Outcome]) -> None:
-        self._perform(lambda core, _, now_ms: news(core, now_ms), None)
+        self.perform(lambda core, _, now_ms: news(core, now_ms), None)
 
     def end_transaction(
         self,
@@ -241,7 +232,7 @@ class Shard(Generic[C]):
     ) -> None:
         """Write the marker, let the core know, answer None once it is committed."""
         token = PendingReply(respond)
-        token.wait_among(self._waiting)
+        self.let_wait(token)
         now_ms = self._clock.wall_ms()
         try:
             marker = encode_marker(producer, is_commit, coordinator_epoch, now_ms)
@@ -253,7 +244,7 @@ class Shard(Generic[C]):
         self._replay_or_reload([EndOfTransaction(*producer, is_commit, end_offset - 1)])
         self._when_committed([Reply(token, None)])
 
-    def _perform(self, call: Call[C], token: PendingReply | None, producer: Producer | None = None) -> bool:
+    def perform(self, call: Call[C], token: PendingReply | None, producer: Producer | None = None) -> bool:
         """Let the core decide and carry its outcome out; False if nothing could be written."""
         now_ms = self._clock.wall_ms()
         try:
@@ -350,7 +341,7 @@ class Shard(Generic[C]):
             self._runtime.wheel.add(timer, timer.wanted_ms)
             return
         del self._timers[timer.key]
-        done = self._perform(
+        done = self.perform(
             lambda core, _, now_ms: core.on_timer(timer.key, max(now_ms, timer.due_wall_ms)), None
         )
         if not done and self.state is ShardState.ACTIVE and timer.key not in self._timers:
@@ -453,8 +444,11 @@ class CoordinatorRuntime(Generic[C]):
         shard = self._shards.get(index)
         if shard is None or shard.state is not ShardState.ACTIVE:
             respond(_why_not(shard))
-        else:
-            shard.submit(call, respond, producer)
+            return
+        token = PendingReply(respond)
+        shard.perform(call, token, producer)
+        if token.is_open:
+            shard.let_wait(token)
 
     def end_transaction(
         self,

@@ -258,10 +258,10 @@ class Connection:
                 return
             if have < size + 4:
                 break
-            frame = self._view[self._start + 4 : self._start + 4 + size]
-            self._start += 4 + size
+            start = self._start + 4
+            self._start = end = start + size
             self.frame_started_at = None
-            self._handle_frame(frame)
+            self._handle_frame(self._view[start:end])
         if not self.is_closed:
             self._is_held = self._must_wait()
             self._after_frames()

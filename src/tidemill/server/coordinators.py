@@ -62,8 +62,6 @@ class Coordinators:
         self._layers = layers
         self.internal_topics = InternalTopics(metadata, controller, layers)
         self._runtimes: dict[str, CoordinatorRuntime[Any]] = {}
-        self._partition_counts: dict[str, int] = {}
-        """Of internal topics, until the metadata change."""
 
     @cached_property
     def groups(self) -> Coordinator[GroupShard]:
@@ -224,14 +222,15 @@ class Coordinators:
 
     def apply(self, changed: Iterable[TopicPartition]) -> None:
         """The replicas have their new roles: coordinate what is led here, give up what is not."""
-        self._partition_counts.clear()
         changed = list(changed)
         if "share_partitions" in self.__dict__:
             self.share_partitions.partitions_changed(changed, self._is_led)
         for topic_partition in changed:
-            runtime = self._runtime_of(topic_partition.topic)
-            if runtime is None:
+            coordinator = self._coordinator_of(topic_partition.topic)
+            if coordinator is None:
                 continue
+            runtime = coordinator.runtime
+            coordinator.forget_partitions()
             partition = self._replicas.partitions.get(topic_partition)
             if partition is not None and partition.log is not None and partition.role is Role.LEADER:
                 runtime.become_leader(topic_partition.partition, partition.leader_epoch)
@@ -256,17 +255,13 @@ class Coordinators:
         for runtime in self._runtimes.values():
             runtime.stop()
 
-    def _runtime_of(self, topic: str) -> CoordinatorRuntime[Any] | None:
+    def _coordinator_of(self, topic: str) -> Coordinator[Any] | None:
         if topic == OFFSETS_TOPIC:
-            return self.groups.runtime
+            return self.groups
         if topic == SHARE_STATE_TOPIC:
-            return self.share_states.runtime
-        return self.transactions.runtime if topic == TRANSACTIONS_TOPIC else None
+            return self.share_states
+        return self.transactions if topic == TRANSACTIONS_TOPIC else None
 
     def _partition_count(self, topic: str) -> int:
-        """Asked for with every request to a coordinator."""
-        count = self._partition_counts.get(topic)
-        if count is None:
-            state = self._metadata.image.topics.get(topic)
-            count = self._partition_counts[topic] = len(state.partitions) if state is not None else 0
-        return count
+        state = self._metadata.image.topics.get(topic)
+        return len(state.partitions) if state is not None else 0

@@ -232,7 +232,11 @@ def _array_reader(wire: WireType, version: int, flexible: bool, nullable: bool) 
     minimum = max(1, _minimum_size(_element(wire), version, flexible))
 
     def read(data: bytes, position: int) -> tuple[Any, int]:
-        count, position = read_count(data, position)
+        if flexible and data[position] < 0x80:  # most counts are one byte, and a call would cost more
+            count = data[position] - 1
+            position += 1
+        else:
+            count, position = read_count(data, position)
         if count < 0:
             if nullable and count == -1:
                 return None, position
@@ -259,7 +263,11 @@ def _array_writer(wire: WireType, version: int, flexible: bool) -> Writer:
         if values is None:
             write_count(out, -1)
             return
-        write_count(out, len(values))
+        count = len(values)
+        if flexible and count < 0x7F:
+            out.append(count + 1)
+        else:
+            write_count(out, count)
         for value in values:
             write_element(out, value)
 
@@ -381,7 +389,7 @@ def _struct_reader(cls: type[Message], version: int, flexible: bool) -> Reader:
         if field.tag is not None and field.is_tagged(version):
             tagged[field.tag] = (name, reader)
         else:
-            plain.append(PlainField(name, field.type.name, reader))
+            plain.append(PlainField(name, field.type.name, reader, version >= field.nullable_since))
 
     here = {field.name for field in plain}
     made_anew = {name: factory for name, factory in cls._FACTORIES.items() if name not in here}

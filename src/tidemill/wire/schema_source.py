@@ -50,6 +50,9 @@ _PACKED = FIXED_CODES | {"uuid": "16s"}
 _SHORT = {"string": 'str(data[start:position], "utf-8")', "bytes": "bytes(data[start:position])"}
 """Kinds whose reading is written out where their length takes one byte."""
 _ENCODED = {"string": ".encode()", "bytes": "", "records": ""}
+_INT16, _INT32 = (_struct.Struct(">h").pack, b"\xff" * 2), (_struct.Struct(">i").pack, b"\xff" * 4)
+_LENGTHS = {"string": _INT16, "bytes": _INT32, "records": _INT32}
+"""How a length is written in the older encoding, and what stands for null."""
 MISSING = object()
 
 
@@ -59,6 +62,7 @@ class PlainField(NamedTuple):
     name: str
     kind: str
     general: Reader | Writer
+    is_nullable: bool = False
 
 
 class _Run(NamedTuple):
@@ -126,8 +130,17 @@ def _reading(run: _Run, names: dict[str, Any], is_flexible: bool) -> list[str]:
         return [f" {targets}= unpack{number}(data, position)", f" position += {packer.size}"]
     names[f"read{number}"] = field.general
     general = f"v{number}, position = read{number}(data, position)"
+    if is_flexible and field.kind == "array":
+        return [
+            " if data[position] == 1:",
+            f"  v{number} = []",
+            "  position += 1",
+            " else:",
+            f"  {general}",
+        ]
     if field.kind not in _SHORT or not is_flexible:
         return [f" {general}"]
+    null = [" elif not length:", f"  v{number} = None", "  position += 1"] if field.is_nullable else []
     return [
         " length = data[position]",
         " if 0 < length < 0x80:",
@@ -136,6 +149,7 @@ def _reading(run: _Run, names: dict[str, Any], is_flexible: bool) -> list[str]:
         "  if position > size:",
         f"   raise too_long({field.kind!r}, length - 1)",
         f"  v{number} = {_SHORT[field.kind]}",
+        *null,
         " else:",
         f"  {general}",
     ]
@@ -169,8 +183,28 @@ def _writing(run: _Run, names: dict[str, Any], is_flexible: bool, ends_here: boo
         return [f" out += pack{number}({', '.join(f'message.{each.name}' for _, each in run.fields)})"]
     names[f"write{number}"] = field.general
     general = f"write{number}(out, message.{field.name})"
-    if field.kind not in _ENCODED or not is_flexible:
+    if is_flexible and field.kind == "array":
+        return [
+            f" raw = message.{field.name}",
+            " if raw or raw is None:",
+            f"  write{number}(out, raw)",
+            " else:",
+            "  out.append(1)",
+        ]
+    if field.kind not in _ENCODED:
         return [f" {general}"]
+    if not is_flexible:
+        pack, null = _LENGTHS[field.kind]
+        names[f"pack{number}"] = pack
+        return [
+            f" raw = message.{field.name}",
+            " if raw is None:",
+            f"  out += {null!r}",
+            " else:",
+            *([f"  raw = raw{_ENCODED[field.kind]}"] if _ENCODED[field.kind] else []),
+            f"  out += pack{number}(len(raw))",
+            "  out += raw",
+        ]
     return [
         f" raw = message.{field.name}",
         " if raw is None:",

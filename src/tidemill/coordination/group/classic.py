@@ -43,7 +43,7 @@ from typing import NamedTuple
 from tidemill.coordination.core import CoordinatorRecord, SetTimer
 from tidemill.coordination.group.classic_subscription import subscribed_topics
 from tidemill.coordination.group.contract import CONSUMER_PROTOCOL_TYPE, Step
-from tidemill.coordination.group.members import ClassicMember, Members
+from tidemill.coordination.group.members import ClassicMember, Members, Protocols
 from tidemill.coordination.records.group_records import GroupMetadataKey, GroupMetadataValue, MemberMetadata
 from tidemill.model.errors import ApiError, ErrorCode
 from tidemill.wire.messages.describe_groups import DescribedGroup, DescribedGroupMember
@@ -78,7 +78,7 @@ _NEXT: dict[ClassicState, set[ClassicState]] = {
 class SessionTimer(NamedTuple):
     """A member, or a pending one, was not heard of for its session time-out.
 
-    Looked for with every heartbeat, which a tuple is cheap enough for; the other timers are none, so that it equals none.
+    Looked for with every heartbeat, which a tuple is cheap enough for; the others are none, so that it equals none.
     """
 
     group_id: str
@@ -311,7 +311,7 @@ class ClassicGroup:
                 raise ApiError(ErrorCode.UNKNOWN_MEMBER_ID)
             if current != member_id:
                 raise ApiError(ErrorCode.FENCED_INSTANCE_ID)
-        if member_id not in self.members:
+        if member_id not in self.members.by_id:
             raise ApiError(ErrorCode.UNKNOWN_MEMBER_ID)
 
     def check_generation(self, member_id: str, instance_id: str | None, generation: int) -> None:
@@ -355,7 +355,7 @@ class ClassicGroup:
         if not self.is_empty:
             raise ApiError(ErrorCode.NON_EMPTY_GROUP)
 
-    def can_do_one_of(self, protocol_type: str, protocols: list[str]) -> bool:
+    def can_do_one_of(self, protocol_type: str, protocols: Protocols) -> bool:
         if self.state is EMPTY:
             return bool(protocol_type and protocols)
         return protocol_type == self.protocol_type and self.members.can_all_do_one_of(protocols)

@@ -80,18 +80,17 @@ class Join:
         self._context = context
         self._token = token
         self._step = step
-        self._protocols: Protocols = tuple((entry.name, bytes(entry.metadata)) for entry in request.protocols)
+        self._protocols: Protocols = tuple([(entry.name, entry.metadata) for entry in request.protocols])
 
     def run(self, settings: GroupSettings, randomness: Randomness) -> None:
         """The request is answered, or waits."""
         request = self._request
         is_unknown = request.member_id == NO_MEMBER_ID
-        names = [name for name, _ in self._protocols]
         if not self._has_room(settings.max_size):
             drop_member(self._group, request.member_id, self._step)
             self._refuse(ErrorCode.GROUP_MAX_SIZE_REACHED, NO_MEMBER_ID)
             maybe_complete_join(self._group, self._step)
-        elif not self._group.can_do_one_of(request.protocol_type, names):
+        elif not self._group.can_do_one_of(request.protocol_type, self._protocols):
             self._refuse(ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
         elif not is_unknown:
             self._known(settings)
@@ -244,7 +243,7 @@ class Join:
         except ApiError as failure:
             self._refuse(failure.code)
             return
-        self._rejoin(self._members[member_id], settings)
+        self._rejoin(self._members.by_id[member_id], settings)
 
     def _rejoin(self, member: ClassicMember, settings: GroupSettings) -> None:
         group = self._group
@@ -253,7 +252,8 @@ class Join:
         if group.state in (COMPLETING, STABLE) and is_same and not is_stable_leader:
             self._step.reply(self._token, join_answer(group, member))
             return
-        self._members.set_protocols(member, self._protocols)
+        if not is_same:
+            self._members.set_protocols(member, self._protocols)
         member.rebalance_timeout_ms = self._rebalance_timeout_ms
         member.session_timeout_ms = self._request.session_timeout_ms
         self._wait(member.member_id)

@@ -73,6 +73,10 @@ def _assigned(group: ClassicGroup, assignment: bytes) -> SyncGroupResponse:
     )
 
 
+_ALL_IS_WELL = HeartbeatResponse()
+_REBALANCE = HeartbeatResponse(error_code=ErrorCode.REBALANCE_IN_PROGRESS)
+
+
 def heartbeat(group: ClassicGroup, request: HeartbeatRequest, token: Token, step: Step) -> None:
     try:
         group.check_generation(request.member_id, request.group_instance_id, request.generation_id)
@@ -81,6 +85,4 @@ def heartbeat(group: ClassicGroup, request: HeartbeatRequest, token: Token, step
         return
     assert group.state is not EMPTY, "an empty group has no member that could pass the check"
     group.restart_session(group.members.by_id[request.member_id], step)
-    is_rebalancing = group.state is PREPARING
-    code = ErrorCode.REBALANCE_IN_PROGRESS if is_rebalancing else ErrorCode.NONE
-    step.reply(token, HeartbeatResponse(error_code=code))
+    step.reply(token, _REBALANCE if group.state is PREPARING else _ALL_IS_WELL)

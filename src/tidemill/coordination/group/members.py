@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections import Counter
-from collections.abc import Hashable, Iterable, Iterator
+from collections.abc import Hashable, Iterator
 
 from tidemill.coordination.core import Token
 
@@ -145,8 +145,9 @@ class Members:
     def not_rejoined(self) -> list[ClassicMember]:
         return [member for member in self if member.member_id not in self.join_tokens]
 
-    def can_all_do_one_of(self, protocols: Iterable[str]) -> bool:
-        return any(self._supported[name] == len(self.by_id) for name in protocols)
+    def can_all_do_one_of(self, protocols: Protocols) -> bool:
+        supported, everybody = self._supported, len(self.by_id)
+        return everybody in [supported[name] for name, _ in protocols]
 
     def elect(self) -> str:
         """The protocol for the next generation."""

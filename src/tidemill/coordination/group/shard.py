@@ -34,6 +34,7 @@ from typing import Any
 from tidemill.coordination.core import CoordinatorRecord, Outcome, Token
 from tidemill.coordination.group import classic_rebalance
 from tidemill.coordination.group.classic import (
+    EMPTY,
     GROUP_METADATA,
     ClassicGroup,
     JoinTimer,
@@ -263,7 +264,8 @@ class GroupShard:
             self._succeed(group, classic, step)
         else:
             self._groups[request.group_id] = classic
-            self._forget_if_vacant(classic)
+            if classic.state is EMPTY:
+                self._forget_if_vacant(classic)
         return step
 
     def _succeed(self, group: ConsumerGroup, classic: ClassicGroup, step: Step) -> None:
