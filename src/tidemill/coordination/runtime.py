@@ -58,10 +58,11 @@ from tidemill.coordination.record_codec import (
     encode_records,
     read_batches,
 )
+from tidemill.coordination.shard_timers import Reminder, ShardTimer
 from tidemill.model.errors import ApiError, CorruptLog, ErrorCode
 from tidemill.model.ids import NO_PRODUCER_ID
 from tidemill.ports.clock import Clock
-from tidemill.timing.wheel import TimerTask, TimingWheel
+from tidemill.timing.wheel import TimingWheel
 
 logger = logging.getLogger(__name__)
 
@@ -139,23 +140,6 @@ class ShardState(enum.Enum):
     FAILED = "failed"
 
 
-class _ShardTimer(TimerTask):
-    """A timer that a core asked for; `due_wall_ms` is what the core called it."""
-
-    __slots__ = ("_shard", "due_wall_ms", "key", "wanted_ms")
-
-    def __init__(self, shard: Shard[Any], key: Hashable) -> None:
-        super().__init__()
-        self._shard = shard
-        self.key = key
-        self.due_wall_ms = 0
-        self.wanted_ms = 0
-        """When it is due on the monotonic clock; it may lie in the wheel for a time before that."""
-
-    def expire(self) -> None:
-        self._shard.on_timer(self)
-
-
 class Shard(Generic[C]):
     """One partition of the internal topic: a core, its timers, and who waits for it."""
 
@@ -168,7 +152,7 @@ class Shard(Generic[C]):
         self._clock = runtime.clock
         self._log = runtime.log
         self._waiting: set[PendingReply] = set()
-        self._timers: dict[Hashable, _ShardTimer] = {}
+        self._timers: dict[Hashable, ShardTimer] = {}
         self._written_end = 0
         self._committed_end = 0
         """As far as we have heard."""
@@ -328,14 +312,14 @@ class Shard(Generic[C]):
                 continue
             timer = self._timers.get(key)
             if timer is None:
-                timer = self._timers[key] = _ShardTimer(self, key)
+                timer = self._timers[key] = ShardTimer(self.on_timer, key)
             due_ms = change.due_ms
             timer.due_wall_ms = due_ms
             timer.wanted_ms = wanted_ms = (due_ms if due_ms > now_ms else now_ms) - wall_ahead_ms
             if wanted_ms < timer.due_ms:
                 self._runtime.wheel.add(timer, wanted_ms)
 
-    def on_timer(self, timer: _ShardTimer) -> None:
+    def on_timer(self, timer: ShardTimer) -> None:
         """It is due on the monotonic clock, whatever the wall clock says by now, unless it was put off."""
         if timer.due_ms < timer.wanted_ms:
             self._runtime.wheel.add(timer, timer.wanted_ms)
@@ -355,19 +339,6 @@ class Shard(Generic[C]):
         self._timers.clear()
         for token in tuple(self._waiting):
             token.resolve(ApiError(ErrorCode.NOT_COORDINATOR))
-
-
-class _Loading(TimerTask):
-    """The wheel's reminder to go on loading."""
-
-    __slots__ = ("_runtime",)
-
-    def __init__(self, runtime: CoordinatorRuntime[Any]) -> None:
-        super().__init__()
-        self._runtime = runtime
-
-    def expire(self) -> None:
-        self._runtime.load_some()
 
 
 class CoordinatorRuntime(Generic[C]):
@@ -390,7 +361,7 @@ class CoordinatorRuntime(Generic[C]):
         self.settings = settings
         self._shards: dict[int, Shard[C]] = {}
         self._to_load: deque[Shard[C]] = deque()
-        self._loading = _Loading(self)
+        self._loading = Reminder(self.load_some)
 
     # -- leadership -----------------------------------------------------------------------------------
 
