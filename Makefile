@@ -78,6 +78,7 @@ lint: $(VENV)/.dev  ## repair the style where a tool can, then check
 
 interop: $(VENV)/.dev  ## run against Apache Kafka's own tools, kcat and franz-go
 	$(BIN)/python tests/support/kafka_jars.py javac kcat go
+	$(BIN)/python tests/support/native_build.py
 	$(BIN)/pytest tests/interop
 
 faults: $(VENV)/.dev  ## kill, stall and tear for some minutes longer than make test does
@@ -91,7 +92,8 @@ spark-cluster: $(VENV)/.dev  ## start a standalone Spark cluster (a master, two 
 
 bench: $(VENV)/.bench  ## measure side by side with Apache Kafka (WORKLOADS="W1 W4", OPTIONS=--quick)
 	$(BIN)/python tests/support/kafka_jars.py
-	$(if $(filter-out W12,$(or $(WORKLOADS),all)),$(BIN)/python -m bench $(filter-out W12,$(WORKLOADS)) $(OPTIONS))
+	$(BIN)/python tests/support/native_build.py
+	$(if $(filter-out W12,$(or $(WORKLOADS),all)),PYTHONPATH=.cache/native $(BIN)/python -m bench $(filter-out W12,$(WORKLOADS)) $(OPTIONS))
 	$(if $(filter W12,$(or $(WORKLOADS),W12)),$(BIN)/python tests/support/official_connector.py)
 	$(if $(filter W12,$(or $(WORKLOADS),W12)),$(BIN)/python -m bench.spark $(OPTIONS))
 

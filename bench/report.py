@@ -10,12 +10,14 @@ from __future__ import annotations
 import json
 import os
 import platform
+from importlib.machinery import EXTENSION_SUFFIXES
 from pathlib import Path
 from typing import Any
 
 from bench.metrics import BARS, METRICS, Metric, Samples, Verdict, judge, ratio, ratio_spread
 from bench.peers import KAFKA_VERSION, ROOT
 from bench.statistics_of import summarise
+from tidemill.server import connection
 
 RESULTS = ROOT / "bench" / "results"
 TRIALS = ROOT / ".cache" / "bench"
@@ -180,10 +182,13 @@ def machine() -> dict[str, Any]:
     cores = os.cpu_count()
     memory_gb = round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 1e9)
     python = platform.python_version()
+    is_compiled = connection.__file__.endswith(tuple(EXTENSION_SUFFIXES))
+    modules = "compiled modules" if is_compiled else "pure Python"
     return {
-        "description": f"{cores} cores, {memory_gb} GB, Linux, Python {python}",
+        "description": f"{cores} cores, {memory_gb} GB, Linux, Python {python}, {modules}",
         "cores": cores,
         "memory_gb": memory_gb,
         "python": python,
+        "modules": modules,
         "kernel": platform.release(),
     }

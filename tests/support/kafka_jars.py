@@ -88,6 +88,7 @@ PACKAGES = {
     "mvn": "maven",
     "kcat": "kcat",
     "go": "golang",
+    "cc": "gcc",
 }
 
 
@@ -130,9 +131,19 @@ def install(programs: list[str]) -> None:
     missing = [program for program in programs if shutil.which(program) is None]
     if not missing:
         return
-    if os.geteuid() != 0 or shutil.which("apt-get") is None:
+    if not _may_install():
         require(missing[0])
-    packages = [PACKAGES[program] for program in missing]
+    install_packages([PACKAGES[program] for program in missing])
+
+
+def _may_install() -> bool:
+    return os.geteuid() == 0 and shutil.which("apt-get") is not None
+
+
+def install_packages(packages: list[str]) -> None:
+    """Debian's packages of these names."""
+    if not _may_install():
+        raise Missing(f"needed and not installed; on Debian: apt-get install {' '.join(packages)}")
     print(f"installing {', '.join(packages)}", flush=True)
     environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
     for arguments in (["update", "-q"], ["install", "-y", "-q", "--no-install-recommends", *packages]):
