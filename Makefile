@@ -92,7 +92,7 @@ spark-cluster: $(VENV)/.dev  ## start a standalone Spark cluster (a master, two 
 
 bench: $(VENV)/.bench  ## measure side by side with Apache Kafka (WORKLOADS="W1 W4", OPTIONS=--quick)
 	$(BIN)/python tests/support/kafka_jars.py
-	$(BIN)/python tests/support/native_build.py
+	$(if $(filter-out W12,$(or $(WORKLOADS),all)),$(BIN)/python tests/support/native_build.py)
 	$(if $(filter-out W12,$(or $(WORKLOADS),all)),PYTHONPATH=.cache/native $(BIN)/python -m bench $(filter-out W12,$(WORKLOADS)) $(OPTIONS))
 	$(if $(filter W12,$(or $(WORKLOADS),W12)),$(BIN)/python tests/support/official_connector.py)
 	$(if $(filter W12,$(or $(WORKLOADS),W12)),$(BIN)/python -m bench.spark $(OPTIONS))

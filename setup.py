@@ -9,6 +9,7 @@ installed as they are (docs/decisions/0009-compiled-modules.md).
 from __future__ import annotations
 
 import os
+import sys
 
 from setuptools import Extension, setup
 
@@ -32,8 +33,9 @@ COMPILED = (
     "server/connection",
     "wire/frames",
 )
-COMPILER = "mypy>=1.10"
-IS_WANTED = os.environ.get("TIDEMILL_NATIVE") == "1"
+COMPILER = "mypy>=1.10,<3"
+# An editable installation keeps to the sources: a compiled module beside one would hide every change of it.
+IS_WANTED = os.environ.get("TIDEMILL_NATIVE") == "1" and "editable_wheel" not in sys.argv
 
 
 def extensions() -> list[Extension]:
@@ -42,7 +44,9 @@ def extensions() -> list[Extension]:
     try:
         from mypyc.build import mypycify
     except ImportError:
-        return []  # setuptools asks first what is needed, and comes again with it
+        if "egg_info" in sys.argv:
+            return []  # setuptools asks first what is needed, and comes again with it
+        raise
     sources = [f"src/tidemill/{module}.py" for module in COMPILED]
     # What a module imports is looked at as well; an absent library must not end that.
     return list(mypycify(["--config-file=", "--ignore-missing-imports", *sources], group_name="tidemill"))

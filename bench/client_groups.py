@@ -15,6 +15,7 @@ of the figure is to be small.
 
 from __future__ import annotations
 
+import collections
 import select
 import socket
 import struct
@@ -191,7 +192,8 @@ class Crowd:
         for number in self._members:
             self._ready.register(number, select.EPOLLIN)
         self._talks: dict[int, Talk] = {}
-        self._resting: list[int] = []
+        self._resting: collections.deque[tuple[float, int]] = collections.deque()
+        """Until when, and who."""
 
     def converse(self, talks: Iterable[tuple[LightMember, Talk]]) -> None:
         """Until all of them have said everything."""
@@ -199,13 +201,17 @@ class Crowd:
         for number in list(self._talks):
             self._go_on(number, None)
         while self._talks:
-            heard = self._ready.poll(PAUSE_SECONDS if self._resting else GIVE_UP_SECONDS)
+            resting = self._resting
+            patience = max(0.0, resting[0][0] - time.monotonic()) if resting else GIVE_UP_SECONDS
+            heard = self._ready.poll(patience)
+            if not (heard or resting):
+                raise TimeoutError(f"{len(self._talks)} members got no answer in {GIVE_UP_SECONDS:.0f} s")
             for number, _ in heard:
                 answer = self._members[number].receive()
                 if answer is not None:
                     self._go_on(number, answer)
-            if not heard:
-                self._end_rest()
+            while resting and resting[0][0] <= time.monotonic():
+                self._go_on(resting.popleft()[1], None)
 
     def _go_on(self, number: int, answer: Any) -> None:
         try:
@@ -214,16 +220,9 @@ class Crowd:
             del self._talks[number]
             return
         if request is None:
-            self._resting.append(number)
+            self._resting.append((time.monotonic() + PAUSE_SECONDS, number))
         else:
             self._members[number].socket.send(request)
-
-    def _end_rest(self) -> None:
-        rested, self._resting = self._resting, []
-        if not rested:
-            raise TimeoutError(f"{len(self._talks)} members got no answer in {GIVE_UP_SECONDS:.0f} s")
-        for number in rested:
-            self._go_on(number, None)
 
 
 def _encoded(request: Message) -> bytes:

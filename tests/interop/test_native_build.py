@@ -17,7 +17,7 @@ UNIT_TESTS = [
     f"tests/unit/{room}" for room in ("api", "coordination", "replication", "server", "timing", "wire")
 ]
 CLIENT_TESTS = ["tests/compat"]
-KILLS = ["tests/faults"]
+KILLS = ["tests/faults", "tests/simulation"]
 SECONDS = 900
 
 

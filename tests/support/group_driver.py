@@ -91,8 +91,8 @@ class GroupDriver:
             self.log.append((written, producer_id))
             self.shard.replay(written, len(self.log) - 1, producer_id)
         for reply in outcome.replies:
-            told = self.replies.setdefault(reply.token, reply.response)
-            assert told is reply.response or told == NOT_WRITTEN, f"{reply.token} is answered twice"
+            assert self.replies.get(reply.token) in (None, NOT_WRITTEN), f"{reply.token} is answered twice"
+            self.replies.setdefault(reply.token, reply.response)
 
     def end_transaction(self, producer_id: int, is_commit: bool) -> None:
         self.log.append(Marker(producer_id, is_commit))

@@ -88,7 +88,7 @@ PACKAGES = {
     "mvn": "maven",
     "kcat": "kcat",
     "go": "golang",
-    "cc": "gcc",
+    "cc": "build-essential",
 }
 
 

@@ -42,16 +42,21 @@ def _fingerprint() -> str:
 def _build() -> None:
     _make_machine_ready()
     print("compiling the modules that every request goes through (half a minute)", flush=True)
-    for folder in (NATIVE, ROOT / "build"):
+    sources = CACHE / "native-sources"  # a copy: nothing of another build may get in, and nothing may be left
+    for folder in (NATIVE, sources):
         shutil.rmtree(folder, ignore_errors=True)
+    shutil.copytree(ROOT / "src", sources / "src", ignore=shutil.ignore_patterns("*.egg-info", "__pycache__"))
+    for name in ("setup.py", "pyproject.toml", "README.md", "LICENSE"):
+        shutil.copy(ROOT / name, sources)
     command = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-deps"]
     done = subprocess.run(
-        [*command, "--target", str(NATIVE), str(ROOT)],
+        [*command, "--target", str(NATIVE), str(sources)],
         env={**os.environ, "TIDEMILL_NATIVE": "1"},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
     )
+    shutil.rmtree(sources)
     if done.returncode != 0:
         raise Missing(f"the modules could not be compiled:\n{done.stdout.strip()[-2000:]}")
 

@@ -22,6 +22,8 @@ C = TypeVar("C", bound=CoordinatorCore)
 MAX_KEY_BYTES = 0x7FFF
 """Keys of records in internal topics hold names behind a length of 16 bits."""
 REMEMBERED_KEYS = 1000
+REMEMBERED_LENGTH = 250
+"""Characters; as long as the name of a topic may be. Strangers choose the keys, and all of them lie in memory."""
 SURELY_SHORT = MAX_KEY_BYTES // 4
 """Characters: none takes more than four bytes."""
 
@@ -44,7 +46,8 @@ class Coordinator(Generic[C]):
             index = self._look_up(key)
             if len(self._partitions) >= REMEMBERED_KEYS:
                 self._partitions.clear()
-            self._partitions[key] = index
+            if len(key) <= REMEMBERED_LENGTH:
+                self._partitions[key] = index
         return index
 
     def _look_up(self, key: str) -> int:

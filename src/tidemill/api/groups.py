@@ -7,7 +7,6 @@ as in Kafka, and all others go on. Members are answered by callbacks, administra
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Hashable
 from typing import TYPE_CHECKING, Any
 
@@ -46,12 +45,7 @@ Respond = Callable[[Any], None]
 
 
 def group_context(context: RequestContext) -> GroupContext:
-    return _group_context(context.client_id, context.peer_address, context.version)
-
-
-@functools.lru_cache(maxsize=256)  # members say the same each time
-def _group_context(client_id: str | None, peer_address: str, version: int) -> GroupContext:
-    return GroupContext(client_id or "", f"/{peer_address}", version)
+    return GroupContext(context.client_id or "", f"/{context.peer_address}", context.version)
 
 
 class GroupApi:

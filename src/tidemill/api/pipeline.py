@@ -50,6 +50,11 @@ class _Route(NamedTuple):
     """What a handler `name` answers by callback when it failed, if there is a `name_failed` beside it."""
 
 
+def _framed(route: _Route, context: RequestContext, response: Message) -> Response:
+    is_flexible = route.is_flexible and context.api_key != API_VERSIONS
+    return frame_message(context.correlation_id, is_flexible, response, context.version)
+
+
 class Pipeline:
     def __init__(self, handlers: Handlers) -> None:
         self._handlers = handlers
@@ -82,7 +87,7 @@ class Pipeline:
         if route.api.is_callback:
             self._call(route, context, request, slot)
             return None
-        return self._answer(route.api, route.handler, context, request, slot)
+        return self._answer(route, context, request, slot)
 
     def _share_fetch(
         self, context: RequestContext, frame: memoryview, position: int, slot: ResponseSlot
@@ -91,27 +96,25 @@ class Pipeline:
         return self._handlers.share_fetch.handle(context, frame, position, slot)
 
     async def _answer(
-        self, api: Api, handler: Handler, context: RequestContext, request: Message, slot: ResponseSlot
+        self, route: _Route, context: RequestContext, request: Message, slot: ResponseSlot
     ) -> None:
         try:
-            response = await handler(context, request)
+            response = await route.handler(context, request)
         except ApiError as error:
-            response = self._failure(api, error.code, error.message)
+            response = self._failure(route.api, error.code, error.message)
         except MalformedMessage:
             raise
         except Exception:
-            logger.exception("%s v%d failed", api.name, context.version)
-            response = self._failure(api, ErrorCode.UNKNOWN_SERVER_ERROR, "")
-        slot.respond(self._framed(api, context, response))
+            logger.exception("%s v%d failed", route.api.name, context.version)
+            response = self._failure(route.api, ErrorCode.UNKNOWN_SERVER_ERROR, "")
+        slot.respond(_framed(route, context, response))
 
     def _call(self, route: _Route, context: RequestContext, request: Message, slot: ResponseSlot) -> None:
         def respond(reply: Message | ApiError) -> None:
             try:
                 if isinstance(reply, ApiError):
                     reply = self._failure_of(route, context, request, reply)
-                slot.respond_with_others(
-                    frame_message(context.correlation_id, route.is_flexible, reply, context.version)
-                )
+                slot.respond_with_others(_framed(route, context, reply))
             except Exception:  # whoever calls has others to answer
                 logger.exception("%s v%d cannot be answered", route.api.name, context.version)
                 slot.close_connection()
@@ -135,11 +138,6 @@ class Pipeline:
         if route.on_failure is not None:
             return route.on_failure(context, request, error)
         return self._failure(route.api, error.code, error.message)
-
-    def _framed(self, api: Api, context: RequestContext, response: Message) -> Response:
-        version = context.version
-        flexible_header = version >= api.flexible_since and api.key != API_VERSIONS
-        return frame_message(context.correlation_id, flexible_header, response, version)
 
     def _add_route(self, api_key: int, version: int) -> _Route | None:
         """When it is first asked for, and with it messages and handler; None for a version that is not ours."""

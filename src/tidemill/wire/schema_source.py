@@ -30,8 +30,9 @@ the time by code that is made for it. For a struct (in version 4, flexible)
         message.__dict__ = values
         return message, position
 
-and `compile_writer` the like of it. Kinds of fields that are not written out here (arrays, structs, what the older
-encoding puts a length before) go through their general reader or writer.
+and `compile_writer` the like of it. A string that may be null has a branch for that, an array one for having no
+elements. What is not written out here (arrays with elements, structs, lengths of the older encoding when they are
+read) goes through its general reader or writer.
 
 Limits: names of fields go into the source as they stand; they come from our own classes only.
 """

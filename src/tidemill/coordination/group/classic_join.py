@@ -252,8 +252,7 @@ class Join:
         if group.state in (COMPLETING, STABLE) and is_same and not is_stable_leader:
             self._step.reply(self._token, join_answer(group, member))
             return
-        if not is_same:
-            self._members.set_protocols(member, self._protocols)
+        self._members.set_protocols(member, self._protocols)
         member.rebalance_timeout_ms = self._rebalance_timeout_ms
         member.session_timeout_ms = self._request.session_timeout_ms
         self._wait(member.member_id)
