@@ -16,6 +16,7 @@ of the figure is to be small.
 from __future__ import annotations
 
 import collections
+import os
 import select
 import socket
 import struct
@@ -252,7 +253,9 @@ def _check(code: int, what: str) -> None:
 
 
 def rebalance(job: dict[str, Any], wait_go: Any) -> dict[str, Any]:
-    """Nanoseconds of `rounds` rebalances of a group that has `members` members in the end."""
+    """Nanoseconds of `rounds` rebalances of a group that has `members` members in the end, on `cores` if that is said."""
+    if "cores" in job:
+        os.sched_setaffinity(0, job["cores"])
     connected = [LightMember(job["bootstrap"], job["group"]) for _ in range(job["members"])]
     *settled, last = connected
     first, crowd = settled[0], Crowd(connected)

@@ -89,6 +89,7 @@ METRICS: list[Metric] = [
     Metric("W9.copy", "transactional copy, 100 messages a transaction", "messages/s", True),
     Metric("W9.transaction_p99", "p99 of a transaction of 100 messages", "ms", False),
     *(Metric(f"rebalance.{size}", f"to the last of {size} members", "ms", False) for size in (2, 20, 200)),
+    Metric("rebalance.shared", "to the last of 200 members, cores shared with the client", "ms", False),
     Metric("W11.first_ack", "process start to first acknowledged message", "ms", False),
     Metric("W11.memory", "memory when idle", "MB", False),
 ]
