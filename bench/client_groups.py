@@ -253,7 +253,7 @@ def _check(code: int, what: str) -> None:
 
 
 def rebalance(job: dict[str, Any], wait_go: Any) -> dict[str, Any]:
-    """Nanoseconds of `rounds` rebalances of a group that has `members` members in the end, on `cores` if that is said."""
+    """Nanoseconds of `rounds` rebalances of a group of `members` members, run on `cores` if that is said."""
     if "cores" in job:
         os.sched_setaffinity(0, job["cores"])
     connected = [LightMember(job["bootstrap"], job["group"]) for _ in range(job["members"])]
