@@ -33,10 +33,11 @@ class Report:
         self.measured = [metric for metric in METRICS if metric.key in samples]
 
     def write(self) -> list[Path]:
-        """All three files, named by the date; their paths. Trials and partial runs are not kept with the results."""
+        """All three files, named by the date and the build; their paths. Trials and partial runs are not kept with the results."""
         folder = RESULTS if self.about["complete"] else TRIALS
         folder.mkdir(parents=True, exist_ok=True)
-        data, table, plot = (folder / f"{self.about['date']}.{ending}" for ending in ("json", "md", "png"))
+        name = self.about["date"] + ("" if is_compiled() else "-pure")
+        data, table, plot = (folder / f"{name}.{ending}" for ending in ("json", "md", "png"))
         data.write_text(json.dumps(self.as_json(), indent=1) + "\n")
         table.write_text(self.as_markdown())
         self.plot(plot)
@@ -142,7 +143,8 @@ class Report:
         axes.set_xlabel(
             f"times better than {NAMES.get(self.reference, self.reference)} (thick tick: the bar)"
         )
-        axes.set_title(f"{NAMES.get(self.subject, self.subject)}, {self.about['date']}", fontsize=11)
+        title = f"{NAMES.get(self.subject, self.subject)}, {machine()['modules']}, {self.about['date']}"
+        axes.set_title(title, fontsize=11)
         figure.savefig(path, dpi=110)
         pyplot.close(figure)
 
@@ -178,12 +180,16 @@ def human(value: float) -> str:
     return f"{value:.3g}"
 
 
+def is_compiled() -> bool:
+    """Whether this process, and so each broker and client that it started, runs compiled modules (decision 0009)."""
+    return connection.__file__.endswith(tuple(EXTENSION_SUFFIXES))
+
+
 def machine() -> dict[str, Any]:
     cores = os.cpu_count()
     memory_gb = round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 1e9)
     python = platform.python_version()
-    is_compiled = connection.__file__.endswith(tuple(EXTENSION_SUFFIXES))
-    modules = "compiled modules" if is_compiled else "pure Python"
+    modules = "compiled modules" if is_compiled() else "pure Python"
     return {
         "description": f"{cores} cores, {memory_gb} GB, Linux, Python {python}, {modules}",
         "cores": cores,
