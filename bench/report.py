@@ -33,7 +33,7 @@ class Report:
         self.measured = [metric for metric in METRICS if metric.key in samples]
 
     def write(self) -> list[Path]:
-        """All three files, named by the date and the build; their paths. Trials and partial runs are not kept with the results."""
+        """All three files, named by date and build; their paths. Only complete runs are kept with the results."""
         folder = RESULTS if self.about["complete"] else TRIALS
         folder.mkdir(parents=True, exist_ok=True)
         name = self.about["date"] + ("" if is_compiled() else "-pure")

@@ -1,8 +1,8 @@
 """Rebalance time, for 2, 20 and 200 members: from one who asks to join until the last one has its assignment.
 
-Members of a group live on other machines than the broker; here the client shares the cores with it. Where the kernel runs
-them changes the figure: it may put client and broker on one core, because each wakes the other, while the second one
-is idle, and then the figure is the sum of what both need. A broker of many threads, on the other hand, wants every
+Members of a group live on other machines than the broker; here the client shares the cores with it. Where the kernel
+runs them changes the figure: it may put client and broker on one core, because each wakes the other, while the second
+one is idle, and then the figure is the sum of what both need. A broker of many threads, on the other hand, wants every
 core it can get. So each turn measures two arrangements, and for each broker the better one counts:
 
     shared    client and broker run where the kernel puts them
