@@ -24,6 +24,7 @@ from confluent_kafka import (
 from confluent_kafka.admin import ConfigResource
 from group_members import SESSION_TIMEOUT_MS, STRATEGIES, Member, member, mortal_member
 from raw import batch_of, produce_request
+from raw_groups import committed_offsets
 from waiting import wait_until
 
 from tidemill.model.errors import ErrorCode
@@ -464,6 +465,25 @@ def test_offsets_of_topics_that_do_not_exist(cluster: Cluster, group: str) -> No
         fetch = _fetch(group, "", by_id.topic_id, 10)
         (found,) = connection.call(fetch, version=10).groups[0].topics[0].partitions
         assert (found.committed_offset, found.error_code) == (-1, ErrorCode.UNKNOWN_TOPIC_ID)
+
+
+@pytest.mark.parametrize("version", [9, 10])
+def test_offsets_of_partitions_that_do_not_exist(cluster: Cluster, group: str, version: int) -> None:
+    """Only the others are kept: nobody could ever describe or reset such a group otherwise."""
+    topic = cluster.topic(2)
+    with connected_to_coordinator(cluster, group) as connection:
+        (described,) = connection.call(MetadataRequest(topics=[MetadataRequestTopic(name=topic)])).topics
+        partitions = [
+            OffsetCommitRequestPartition(partition_index=index, committed_offset=3, committed_metadata="")
+            for index in (77, 1)
+        ]
+        wanted = OffsetCommitRequestTopic(name=topic, topic_id=described.topic_id, partitions=partitions)
+        (answered,) = connection.call(
+            OffsetCommitRequest(group_id=group, topics=[wanted]), version=version
+        ).topics
+        codes = {each.partition_index: each.error_code for each in answered.partitions}
+        assert codes == {77: ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, 1: 0}
+    assert committed_offsets(cluster.bootstrap, group, topic, 2) == {1: 3}
 
 
 def test_describe_of_a_group_that_does_not_exist(cluster: Cluster, group: str) -> None:

@@ -143,6 +143,34 @@ def test_offsets_are_described_altered_and_deleted(client: WireClient) -> None:
     assert _offsets(client) == {}
 
 
+def test_a_group_may_have_a_start_before_its_first_member(client: WireClient) -> None:
+    assert _offsets(client) == {}, "nobody knows the group, and that is no error"
+    wanted = alter.AlterShareGroupOffsetsRequestTopic(
+        topic_name=TOPIC,
+        partitions=[
+            alter.AlterShareGroupOffsetsRequestPartition(partition_index=index, start_offset=offset)
+            for index, offset in ((0, 0), (1, 1), (2, -1))
+        ],
+    )
+    (topic,) = client.call(alter.AlterShareGroupOffsetsRequest(group_id=GROUP, topics=[wanted])).responses
+    beyond = ErrorCode.OFFSET_OUT_OF_RANGE
+    assert {each.partition_index: each.error_code for each in topic.partitions} == {
+        0: 0,
+        1: beyond,
+        2: beyond,
+    }
+    assert _offsets(client) == {0: (0, 0)}
+    assert _partitions(_beat(client, "a")) == [0, 1, 2]
+    assert _offsets(client)[0] == (0, 0)
+
+
+def test_a_group_without_a_name(client: WireClient) -> None:
+    nameless = ErrorCode.INVALID_GROUP_ID
+    assert client.call(ShareGroupDescribeRequest(group_ids=[""])).groups[0].error_code == nameless
+    assert client.call(alter.AlterShareGroupOffsetsRequest(group_id="")).error_code == nameless
+    assert client.call(delete.DeleteShareGroupOffsetsRequest(group_id="")).error_code == nameless
+
+
 def test_a_group_is_deleted_with_its_state(client: WireClient) -> None:
     _beat(client, "a")
     assert client.call(DeleteGroupsRequest(groups_names=[GROUP])).results[0].error_code == 68

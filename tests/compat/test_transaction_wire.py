@@ -94,6 +94,16 @@ def test_offsets_of_a_topic_that_does_not_exist(
     wait_until(lambda: committed_offsets(cluster.bootstrap, name, topic, 1) == {0: offset}, "the offset")
 
 
+def test_offsets_of_a_partition_that_does_not_exist(cluster: Cluster, topic: str, name: str) -> None:
+    with RawProducer(cluster.bootstrap, name).begin() as producer:
+        wait_until(lambda: producer.send_late(producer.offsets_request(name, topic, 5)) == 0, "the group")
+        asked = producer.offsets_request(name, topic, 6)
+        asked.topics[0].partitions[0].partition_index = 77
+        assert producer.send_late(asked) == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        assert producer.end(commit=True) == 0
+    wait_until(lambda: committed_offsets(cluster.bootstrap, name, topic, 1) == {0: 5}, "the offset")
+
+
 # -- AddPartitionsToTxn, as brokers send it ---------------------------------------------------------------
 
 

@@ -52,8 +52,11 @@ def test_the_java_consumer(cluster: Cluster, group: str, filled: str, assignor: 
 def test_the_java_consumer_with_a_pattern(cluster: Cluster, group: str) -> None:
     prefix = f"pattern-{uuid.uuid4().hex[:12]}"
     text = java_program("PatternClient", cluster.bootstrap, group, prefix)
-    steps = [line for line in text.splitlines() if line.startswith(("began", "went", "ended", "refused"))]
+    steps = [
+        line for line in text.splitlines() if line.startswith(("waited", "began", "went", "ended", "refused"))
+    ]
     assert steps == [
+        f"waited for [{prefix}-later]",
         f"began with [{prefix}-one]",
         f"went on with [{prefix}-one, {prefix}-two]",
         f"ended with [{prefix}-two]",

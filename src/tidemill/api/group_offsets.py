@@ -1,7 +1,7 @@
 """OffsetCommit v2-10, OffsetFetch v1-10, OffsetDelete v0: how far groups have read.
 
-Topics travel by name, from v10 on by id; the coordinator knows names alone. What concerns a topic that does not exist
-is answered here, and only the rest is asked of the coordinator. These responses have a place for errors with each
+Topics travel by name, from v10 on by id; the coordinator knows names alone. What concerns a partition that does not
+exist is answered here, and only the rest is asked of the coordinator. These responses have a place for errors with each
 partition and mostly none for the whole, so a refused request answers the same code everywhere.
 """
 
@@ -12,9 +12,9 @@ from tidemill.api.groups import group_context
 from tidemill.api.services import Services
 from tidemill.metadata.image import MetadataImage
 from tidemill.model.errors import ApiError, ErrorCode
-from tidemill.model.ids import ZERO_UUID
 from tidemill.wire.messages.offset_commit import (
     OffsetCommitRequest,
+    OffsetCommitRequestPartition,
     OffsetCommitRequestTopic,
     OffsetCommitResponse,
     OffsetCommitResponsePartition,
@@ -56,20 +56,19 @@ class GroupOffsetApi:
         self, context: RequestContext, request: OffsetCommitRequest
     ) -> OffsetCommitResponse:
         image = self._services.metadata.image
-        refused = {id(topic): _missing(topic, image, context.version) for topic in request.topics}
-        accepted = [topic for topic in request.topics if not refused[id(topic)]]
-        answered = await self._commit(context, request, accepted) if accepted else {}
-        return OffsetCommitResponse(
-            topics=[
-                _refused_commit(topic, refused[id(topic)]) if refused[id(topic)] else answered[topic.name]
-                for topic in request.topics
-            ]
-        )
+        answers = [_refuse_missing(topic, image, context.version) for topic in request.topics]
+        accepted = [topic for topic in request.topics if topic.partitions]
+        if accepted:
+            committed = iter(await self._commit(context, request, accepted))
+            for topic, answer in zip(request.topics, answers, strict=True):
+                if topic.partitions:
+                    answer.partitions += next(committed).partitions
+        return OffsetCommitResponse(topics=answers)
 
     async def _commit(
         self, context: RequestContext, request: OffsetCommitRequest, topics: list[OffsetCommitRequestTopic]
-    ) -> dict[str, OffsetCommitResponseTopic]:
-        """What became of these topics, by name."""
+    ) -> list[OffsetCommitResponseTopic]:
+        """What became of these topics, in their order."""
         wanted = OffsetCommitRequest(
             group_id=request.group_id,
             generation_id_or_member_epoch=request.generation_id_or_member_epoch,
@@ -85,11 +84,8 @@ class GroupOffsetApi:
                 lambda core, token, now_ms: core.commit_offsets(wanted, asked, token, now_ms),
             )
         except ApiError as error:
-            return {topic.name: _refused_commit(topic, error.code) for topic in topics}
-        ids = {topic.name: topic.topic_id for topic in topics}
-        for answered in response.topics:
-            answered.topic_id = ids[answered.name]
-        return {answered.name: answered for answered in response.topics}
+            return [_refused_commit(topic, topic.partitions, error.code) for topic in topics]
+        return response.topics
 
     # -- OffsetFetch ----------------------------------------------------------------------------------
 
@@ -155,49 +151,63 @@ class GroupOffsetApi:
     async def offset_delete(
         self, context: RequestContext, request: OffsetDeleteRequest
     ) -> OffsetDeleteResponse:
-        known = self._services.metadata.image.topics
-        existing = [topic for topic in request.topics if topic.name in known]
-        wanted = OffsetDeleteRequest(group_id=request.group_id, topics=existing)
+        if not request.group_id:
+            raise ApiError(ErrorCode.INVALID_GROUP_ID, "the name of the group is empty")
+        image = self._services.metadata.image
+        refused = [_refuse_missing_delete(topic, image) for topic in request.topics]
+        wanted = OffsetDeleteRequest(
+            group_id=request.group_id, topics=[topic for topic in request.topics if topic.partitions]
+        )
         response: OffsetDeleteResponse = await self._groups.submit(
             request.group_id, lambda core, token, now_ms: core.delete_offsets(wanted, token, now_ms)
         )
         if response.error_code == 0:
-            response.topics.extend(
-                _refused_delete(topic) for topic in request.topics if topic.name not in known
-            )
+            response.topics.extend(topic for topic in refused if topic.partitions)
         return response
 
 
-def _missing(topic: OffsetCommitRequestTopic, image: MetadataImage, version: int) -> ErrorCode:
-    """NONE if the topic exists; its name is then known, however it was asked for."""
-    if version >= TOPIC_ID_SINCE:
-        state = image.topics_by_id.get(topic.topic_id)
-        if state is None:
-            return ErrorCode.UNKNOWN_TOPIC_ID
-        topic.name = state.name
-        return ErrorCode.NONE
-    topic.topic_id = image.topics[topic.name].topic_id if topic.name in image.topics else ZERO_UUID
-    return ErrorCode.NONE if topic.name in image.topics else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+def _refuse_missing(
+    topic: OffsetCommitRequestTopic, image: MetadataImage, version: int
+) -> OffsetCommitResponseTopic:
+    """Take the partitions that do not exist out of the request, and answer them; the topic's name is then known."""
+    is_by_id = version >= TOPIC_ID_SINCE
+    state = image.topics_by_id.get(topic.topic_id) if is_by_id else image.topics.get(topic.name)
+    if state is not None:
+        topic.name, topic.topic_id = state.name, state.topic_id
+    is_unknown_id = is_by_id and state is None
+    code = ErrorCode.UNKNOWN_TOPIC_ID if is_unknown_id else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    known = {} if state is None else state.partitions
+    missing = [partition for partition in topic.partitions if partition.partition_index not in known]
+    topic.partitions = [partition for partition in topic.partitions if partition.partition_index in known]
+    return _refused_commit(topic, missing, code)
 
 
-def _refused_commit(topic: OffsetCommitRequestTopic, code: ErrorCode) -> OffsetCommitResponseTopic:
+def _refused_commit(
+    topic: OffsetCommitRequestTopic, partitions: list[OffsetCommitRequestPartition], code: ErrorCode
+) -> OffsetCommitResponseTopic:
     return OffsetCommitResponseTopic(
         name=topic.name,
         topic_id=topic.topic_id,
         partitions=[
             OffsetCommitResponsePartition(partition_index=partition.partition_index, error_code=code)
-            for partition in topic.partitions
+            for partition in partitions
         ],
     )
 
 
-def _refused_delete(topic: OffsetDeleteRequestTopic) -> OffsetDeleteResponseTopic:
+def _refuse_missing_delete(
+    topic: OffsetDeleteRequestTopic, image: MetadataImage
+) -> OffsetDeleteResponseTopic:
+    """Take the partitions that do not exist out of the request, and answer them."""
+    known = image.topics[topic.name].partitions if topic.name in image.topics else {}
     code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    missing = [partition for partition in topic.partitions if partition.partition_index not in known]
+    topic.partitions = [partition for partition in topic.partitions if partition.partition_index in known]
     return OffsetDeleteResponseTopic(
         name=topic.name,
         partitions=[
             OffsetDeleteResponsePartition(partition_index=each.partition_index, error_code=code)
-            for each in topic.partitions
+            for each in missing
         ],
     )
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from tidemill.api.context import RequestContext
 from tidemill.api.services import Services
-from tidemill.api.share_groups import ShareGroupApi
+from tidemill.api.share_groups import ShareGroupApi, require_name
 from tidemill.coordination.group.share_heartbeat import Initialization
 from tidemill.coordination.share.persister import SharePartitionKey, StateSummary
 from tidemill.metadata.image import TopicState
@@ -103,43 +103,58 @@ class ShareGroupOffsetApi:
     async def alter(
         self, context: RequestContext, request: alter_messages.AlterShareGroupOffsetsRequest
     ) -> alter_messages.AlterShareGroupOffsetsResponse:
-        group_id = request.group_id
-        wanted = {
-            (topic.topic_id, partition.partition_index): partition.start_offset
-            for asked in request.topics
-            if (topic := self._topic(asked.topic_name)) is not None
-            for partition in asked.partitions
-            if partition.partition_index in topic.partitions
-        }
-        partitions: dict[bytes, frozenset[int]] = {}
-        for topic_id, index in wanted:
-            partitions[topic_id] = partitions.get(topic_id, frozenset()) | {index}
-        try:
-            initialization: Initialization = await self._groups.submit(
-                group_id, lambda share, token, step: share.begin_alter(group_id, partitions, token, step)
-            )
-        except ApiError as error:
-            return alter_messages.AlterShareGroupOffsetsResponse(
-                error_code=error.code, error_message=error.message or None
-            )
-        failures = await self._groups.initialize(group_id, initialization, wanted)
+        require_name(request.group_id)
+        offsets: dict[tuple[str, int], int] = {}
+        failures: dict[tuple[str, int], ApiError] = {}
+        for asked in request.topics:
+            for partition in asked.partitions:
+                where = (asked.topic_name, partition.partition_index)
+                try:
+                    self._check_start(TopicPartition(*where), partition.start_offset)
+                    offsets[where] = partition.start_offset
+                except ApiError as error:
+                    failures[where] = error
+        if offsets:
+            failures |= await self._alter(request.group_id, offsets)
         return alter_messages.AlterShareGroupOffsetsResponse(
             responses=[self._altered(topic, failures) for topic in request.topics]
         )
 
+    def _check_start(self, where: TopicPartition, offset: int) -> None:
+        """A group that begins beyond the end would wait there for ever."""
+        partition = self._services.replicas.partitions.get(where)
+        if partition is None or self._topic(where.topic) is None:
+            raise ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "there is no such partition")
+        end = partition.high_watermark
+        if not 0 <= offset <= end:
+            raise ApiError(ErrorCode.OFFSET_OUT_OF_RANGE, f"{where} ends at {end}, and begins at 0 or later")
+
+    async def _alter(
+        self, group_id: str, offsets: dict[tuple[str, int], int]
+    ) -> dict[tuple[str, int], ApiError]:
+        """What failed, and why."""
+        topics = self._services.metadata.image.topics
+        wanted = {(topics[name].topic_id, index): offset for (name, index), offset in offsets.items()}
+        partitions: dict[bytes, frozenset[int]] = {}
+        for topic_id, index in wanted:
+            partitions[topic_id] = partitions.get(topic_id, frozenset()) | {index}
+        initialization: Initialization = await self._groups.submit(
+            group_id, lambda share, token, step: share.begin_alter(group_id, partitions, token, step)
+        )
+        failures = await self._groups.initialize(group_id, initialization, wanted)
+        return {(self._name_of(topic_id), index): error for (topic_id, index), error in failures.items()}
+
     def _altered(
         self,
         asked: alter_messages.AlterShareGroupOffsetsRequestTopic,
-        failures: dict[tuple[bytes, int], ApiError],
+        failures: dict[tuple[str, int], ApiError],
     ) -> alter_messages.AlterShareGroupOffsetsResponseTopic:
         topic = self._topic(asked.topic_name)
         answer = alter_messages.AlterShareGroupOffsetsResponseTopic(topic_name=asked.topic_name)
         answer.topic_id = bytes(16) if topic is None else topic.topic_id
         for partition in asked.partitions:
             index = partition.partition_index
-            error = failures.get((answer.topic_id, index))
-            if topic is None or index not in topic.partitions:
-                error = ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "there is no such partition")
+            error = failures.get((asked.topic_name, index))
             answer.partitions.append(
                 alter_messages.AlterShareGroupOffsetsResponsePartition(
                     partition_index=index,
@@ -155,6 +170,7 @@ class ShareGroupOffsetApi:
         self, context: RequestContext, request: delete_messages.DeleteShareGroupOffsetsRequest
     ) -> delete_messages.DeleteShareGroupOffsetsResponse:
         group_id = request.group_id
+        require_name(group_id)
         named = {asked.topic_name: self._topic(asked.topic_name) for asked in request.topics}
         topic_ids = [topic.topic_id for topic in named.values() if topic is not None]
         try:

@@ -17,7 +17,7 @@ from tidemill.api.services import Services
 from tidemill.coordination.core import Outcome
 from tidemill.coordination.group.share_heartbeat import HeartbeatAnswer, Initialization
 from tidemill.coordination.share.persister import UNCHANGED_START_OFFSET, SharePartitionKey
-from tidemill.model.errors import ApiError
+from tidemill.model.errors import ApiError, ErrorCode
 from tidemill.wire.messages.share_group_describe import (
     DescribedGroup,
     ShareGroupDescribeRequest,
@@ -151,6 +151,7 @@ class ShareGroupApi:
 
     async def _describe(self, group_id: str) -> DescribedGroup:
         try:
+            require_name(group_id)
             groups: list[DescribedGroup] = await self.submit(
                 group_id, lambda share, token, step: step.reply(token, share.describe([group_id]))
             )
@@ -159,6 +160,11 @@ class ShareGroupApi:
                 group_id=group_id, error_code=error.code, error_message=error.message or None
             )
         return groups[0]
+
+
+def require_name(group_id: str) -> None:
+    if not group_id:
+        raise ApiError(ErrorCode.INVALID_GROUP_ID, "the name of the group is empty")
 
 
 def _each(partitions: Assignment) -> list[tuple[bytes, int]]:

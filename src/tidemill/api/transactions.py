@@ -232,16 +232,27 @@ class TransactionApi:
     async def txn_offset_commit(
         self, context: RequestContext, request: TxnOffsetCommitRequest
     ) -> TxnOffsetCommitResponse:
-        """Offsets that count when the transaction is committed; those of topics that do not exist are refused."""
-        known = self._services.metadata.image.topics
-        missing = [topic for topic in request.topics if topic.name not in known]
-        request.topics = [topic for topic in request.topics if topic.name in known]
+        """Offsets that count when the transaction is committed; those of partitions that do not exist are refused."""
+        missing = self._take_missing(request)
         refused = _refused_offsets(missing, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
         if missing and not request.topics:
             return refused
         response = await self._commit_offsets(context, request)
         response.topics += refused.topics
         return response
+
+    def _take_missing(self, request: TxnOffsetCommitRequest) -> list[TxnOffsetCommitRequestTopic]:
+        """Take the partitions that do not exist out of the request."""
+        missing = []
+        for topic in request.topics:
+            state = self._services.metadata.image.topics.get(topic.name)
+            known = {} if state is None else state.partitions
+            absent = [each for each in topic.partitions if each.partition_index not in known]
+            topic.partitions = [each for each in topic.partitions if each.partition_index in known]
+            if absent:
+                missing.append(TxnOffsetCommitRequestTopic(name=topic.name, partitions=absent))
+        request.topics = [topic for topic in request.topics if topic.partitions]
+        return missing
 
     async def _commit_offsets(
         self, context: RequestContext, request: TxnOffsetCommitRequest

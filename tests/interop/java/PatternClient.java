@@ -5,15 +5,17 @@ import java.util.Properties;
 import java.util.Set;
 import java.util.TreeSet;
 import java.util.function.Predicate;
+import java.util.regex.Pattern;
 import org.apache.kafka.clients.admin.Admin;
 import org.apache.kafka.clients.admin.NewTopic;
+import org.apache.kafka.clients.admin.RemoveMembersFromConsumerGroupOptions;
 import org.apache.kafka.clients.consumer.KafkaConsumer;
 import org.apache.kafka.clients.consumer.SubscriptionPattern;
 import org.apache.kafka.common.TopicPartition;
 import org.apache.kafka.common.errors.InvalidRegularExpression;
 import org.apache.kafka.common.serialization.StringDeserializer;
 
-/** A subscription by a pattern that the broker resolves: topics come and go. One line for each step. */
+/** Subscriptions by pattern, one that the client resolves and one of the broker: topics come and go. One line a step. */
 public final class PatternClient {
     private static final long PATIENCE_MS = 60_000;
 
@@ -26,6 +28,7 @@ public final class PatternClient {
         settings.put("key.deserializer", StringDeserializer.class.getName());
         settings.put("value.deserializer", StringDeserializer.class.getName());
         String prefix = arguments[2];
+        System.out.println("waited for " + waitForATopic(settings, prefix + "-later"));
         try (Admin admin = Admin.create(settings);
                 KafkaConsumer<String, String> member = new KafkaConsumer<>(settings)) {
             admin.createTopics(List.of(topic(prefix + "-one"), topic("not-" + prefix))).all().get();
@@ -39,6 +42,26 @@ public final class PatternClient {
             pollUntil(member, nothing -> false);
         } catch (InvalidRegularExpression refused) {
             System.out.println("refused");
+        }
+    }
+
+    /** With a pattern that the client matches itself: it joins the group before there is anything to read. */
+    private static Set<String> waitForATopic(Properties base, String name) throws Exception {
+        Properties settings = new Properties();
+        settings.putAll(base);
+        settings.put("group.id", base.get("group.id") + "-early");
+        settings.put("metadata.max.age.ms", "500");
+        try (Admin admin = Admin.create(settings);
+                KafkaConsumer<String, String> member = new KafkaConsumer<>(settings)) {
+            member.subscribe(Pattern.compile(name));
+            for (int polls = 0; polls < 20; polls++) {
+                member.poll(Duration.ofMillis(100));
+            }
+            admin.createTopics(List.of(topic(name))).all().get();
+            Set<String> found = waitFor(member, Set.of(name));
+            var everybody = new RemoveMembersFromConsumerGroupOptions();
+            admin.removeMembersFromConsumerGroup((String) settings.get("group.id"), everybody).all().get();
+            return found;
         }
     }
 

@@ -218,13 +218,13 @@ def test_offsets_add_the_partition_of_their_group(handlers: Handlers) -> None:
 def test_offsets_that_are_refused_are_refused_one_by_one(
     handlers: Handlers, fields: dict[str, str], code: ErrorCode
 ) -> None:
-    partitions = [TxnOffsetCommitRequestPartition(partition_index=n, committed_offset=1) for n in (3, 4)]
+    partitions = [TxnOffsetCommitRequestPartition(partition_index=n, committed_offset=1) for n in (0, 1)]
     who = {"transactional_id": "orders", "group_id": "readers"} | fields
     request = TxnOffsetCommitRequest(
         **who, topics=[TxnOffsetCommitRequestTopic(name="orders", partitions=partitions)]
     )
     (topic,) = handlers.call(handlers.api.txn_offset_commit, request, 5).topics
-    assert [(each.partition_index, each.error_code) for each in topic.partitions] == [(3, code), (4, code)]
+    assert [(each.partition_index, each.error_code) for each in topic.partitions] == [(0, code), (1, code)]
 
 
 # -- ends -------------------------------------------------------------------------------------------------

@@ -96,6 +96,19 @@ def test_a_changed_subscription_takes_partitions_away_and_brings_others() -> Non
     assert driver.consumer().state == "Stable"
 
 
+def test_a_member_may_wait_for_topics_to_come(driver: ConsumerDriver) -> None:
+    """A client that matches its pattern itself names no topic until there is one."""
+    one, early = driver.member("m-1"), driver.member("m-2", topics=[])
+    one.beat()
+    joined = early.beat()
+    assert (joined.error_code, joined.member_epoch) == (0, 2), "nothing changed for anybody"
+    assert early.partitions == [] and len(one.partitions) == 4
+    early.topics = ["orders"]
+    early.beat()
+    settle(one, early)
+    assert sorted(one.partitions + early.partitions) == [0, 1, 2, 3] and len(early.partitions) == 2
+
+
 # -- refusals ---------------------------------------------------------------------------------------------
 
 
@@ -110,7 +123,7 @@ def test_a_changed_subscription_takes_partitions_away_and_brings_others() -> Non
         ({"rebalance_timeout_ms": -1}, ErrorCode.INVALID_REQUEST),
         ({"topic_partitions": None}, ErrorCode.INVALID_REQUEST),
         ({"topic_partitions": [TopicPartitions(topic_id=bytes(16))]}, ErrorCode.INVALID_REQUEST),
-        ({"subscribed_topic_names": []}, ErrorCode.INVALID_REQUEST),
+        ({"subscribed_topic_names": None}, ErrorCode.INVALID_REQUEST),
         ({"server_assignor": "sticky"}, ErrorCode.UNSUPPORTED_ASSIGNOR),
         ({"subscribed_topic_regex": "["}, ErrorCode.INVALID_REGULAR_EXPRESSION),
         ({"member_epoch": 1}, ErrorCode.GROUP_ID_NOT_FOUND),

@@ -317,14 +317,25 @@ def test_a_classic_join_that_cannot_be_written_leaves_the_empty_consumer_group()
 # -- classic requests to a consumer group -----------------------------------------------------------------
 
 
+def test_an_administrator_removes_members_of_the_newer_protocol() -> None:
+    driver = make()
+    members = [
+        driver.member(name, instance_id=instance) for name, instance in (("a", None), ("b", "i"), ("c", "j"))
+    ]
+    for member in members:
+        member.beat()
+    left = driver.leave(("a", None), ("b", "i"), ("c", "other"), ("d", None)).members
+    assert [each.error_code for each in left] == [0, 0, 0, ErrorCode.UNKNOWN_MEMBER_ID]
+    assert driver.consumer().is_empty
+    assert members[0].beat().error_code == ErrorCode.UNKNOWN_MEMBER_ID
+
+
 def test_members_of_the_newer_protocol_do_not_speak_the_classic_one() -> None:
     driver = make()
     new = driver.member("m-new")
     new.beat()
     assert driver.heartbeat("m-new", 2) == ErrorCode.UNKNOWN_MEMBER_ID
     assert driver.sync("m-new", 2).error_code == ErrorCode.UNKNOWN_MEMBER_ID
-    (left,) = driver.leave(("m-new", None)).members
-    assert left.error_code == ErrorCode.UNKNOWN_MEMBER_ID
     odd = driver.join("g", protocol_type="connect")
     assert odd.error_code == ErrorCode.INCONSISTENT_GROUP_PROTOCOL
 

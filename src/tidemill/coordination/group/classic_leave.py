@@ -31,6 +31,16 @@ def leaving_members(request: LeaveGroupRequest, context: RequestContext) -> list
     return request.members
 
 
+def unknown_members(leaving: list[MemberIdentity], code: ErrorCode) -> list[MemberResponse]:
+    """Of a group that does not exist, or is of another kind."""
+    return [
+        MemberResponse(
+            member_id=identity.member_id, group_instance_id=identity.group_instance_id, error_code=code
+        )
+        for identity in leaving
+    ]
+
+
 def leave_response(results: list[MemberResponse], context: RequestContext) -> LeaveGroupResponse:
     if context.api_version >= FIRST_VERSION_WITH_MEMBERS:
         return LeaveGroupResponse(members=results)

@@ -167,16 +167,20 @@ def classic_member(
     group: ConsumerGroup, member_id: str, instance_id: str | None, generation: int | None = None
 ) -> ConsumerMember:
     """The member that speaks the classic protocol, at this generation."""
-    if instance_id is not None:
-        holder = group.instances.get(instance_id)
-        if holder is not None and holder != member_id:
-            raise ApiError(ErrorCode.FENCED_INSTANCE_ID)
-    member = group.member_or_refuse(member_id)
+    member = _identified(group, member_id, instance_id)
     if member.classic is None:
         raise ApiError(ErrorCode.UNKNOWN_MEMBER_ID)
     if generation is not None and generation != member.member_epoch:
         raise ApiError(ErrorCode.ILLEGAL_GENERATION)
     return member
+
+
+def _identified(group: ConsumerGroup, member_id: str, instance_id: str | None) -> ConsumerMember:
+    if instance_id is not None:
+        holder = group.instances.get(instance_id)
+        if holder is not None and holder != member_id:
+            raise ApiError(ErrorCode.FENCED_INSTANCE_ID)
+    return group.member_or_refuse(member_id)
 
 
 def heartbeat(group: ConsumerGroup, request: HeartbeatRequest, topics: Topics, step: Step) -> ErrorCode:
@@ -226,9 +230,9 @@ def sync(group: ConsumerGroup, request: SyncGroupRequest, topics: Topics, step: 
 
 
 def leaving_member(group: ConsumerGroup, identity: MemberIdentity) -> str:
-    """An administrator removes static members of either protocol by their instance id alone."""
+    """An administrator removes members of either protocol, static ones by their instance id alone."""
     if identity.member_id != NO_MEMBER_ID:
-        return classic_member(group, identity.member_id, identity.group_instance_id).member_id
+        return _identified(group, identity.member_id, identity.group_instance_id).member_id
     holder = group.instances.get(identity.group_instance_id or "")
     if holder is None:
         raise ApiError(ErrorCode.UNKNOWN_MEMBER_ID)

@@ -93,8 +93,8 @@ def check_heartbeat(
 def _check_complete(request: ConsumerGroupHeartbeatRequest) -> None:
     _refuse_if(request.rebalance_timeout_ms == NOT_GIVEN, "a joining member says its rebalance time-out")
     _refuse_if(request.topic_partitions is None or bool(request.topic_partitions), "who joins owns nothing")
-    subscribes = bool(request.subscribed_topic_names) or bool(request.subscribed_topic_regex)
-    _refuse_if(not subscribes, "a joining member subscribes to something")
+    says_nothing = request.subscribed_topic_names is None and request.subscribed_topic_regex is None
+    _refuse_if(says_nothing, "a joining member says what it subscribes to, be it nothing yet")
 
 
 def _refuse_if(is_wrong: bool, message: str) -> None:
@@ -269,7 +269,6 @@ def take_place(draft: Draft, holder: ConsumerMember, member_id: str) -> Consumer
 
 def advance_epoch(draft: Draft, before: ConsumerMember, member: ConsumerMember) -> bool:
     """Save the member; a new epoch if that changes what is to be read by whom. Whether its subscription changed."""
-    is_new = member.member_id not in draft.members
     draft.describe(member)
     has_changed = (before.subscribed_topic_names, before.regex) != (
         member.subscribed_topic_names,
@@ -277,7 +276,7 @@ def advance_epoch(draft: Draft, before: ConsumerMember, member: ConsumerMember) 
     )
     is_stale = draft.group.is_metadata_stale
     is_resolved_anew = draft.resolve_regexes(again=is_stale)
-    has_news = is_new or has_changed or is_resolved_anew or draft.epoch == 0
+    has_news = has_changed or is_resolved_anew or draft.epoch == 0
     if has_news or (is_stale and draft.has_metadata_changed()):
         draft.bump()
     if is_stale and draft.epoch == draft.group.epoch:

@@ -44,7 +44,7 @@ from tidemill.coordination.group.classic import (
     join_failure,
 )
 from tidemill.coordination.group.classic_join import Join, check_join
-from tidemill.coordination.group.classic_leave import leave, leave_response, leaving_members
+from tidemill.coordination.group.classic_leave import leave, leave_response, leaving_members, unknown_members
 from tidemill.coordination.group.classic_sync import heartbeat, sync
 from tidemill.coordination.group.consumer_group import ConsumerGroup, ConsumerTimer
 from tidemill.coordination.group.consumer_shard import ConsumerGroups
@@ -78,7 +78,7 @@ from tidemill.wire.messages.delete_groups import DeletableGroupResult
 from tidemill.wire.messages.describe_groups import DescribedGroup
 from tidemill.wire.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
 from tidemill.wire.messages.join_group import JoinGroupRequest
-from tidemill.wire.messages.leave_group import LeaveGroupRequest, LeaveGroupResponse
+from tidemill.wire.messages.leave_group import LeaveGroupRequest
 from tidemill.wire.messages.list_groups import ListedGroup, ListGroupsRequest
 from tidemill.wire.messages.offset_commit import OffsetCommitRequest
 from tidemill.wire.messages.offset_delete import OffsetDeleteRequest
@@ -314,7 +314,8 @@ class GroupShard:
             gone = self._consumer.leave_classic(group, leaving_members(request, context), step)
             step.reply(token, leave_response(gone, context))
         else:
-            step.reply(token, LeaveGroupResponse(error_code=_unknown(request.group_id)))
+            unknown = unknown_members(leaving_members(request, context), _unknown(request.group_id))
+            step.reply(token, leave_response(unknown, context))
         return step
 
     # -- consumer groups ----------------------------------------------------------------------------------

@@ -140,7 +140,7 @@ class ShareGroup(ModernGroup[ModernMember]):
         """Only heartbeats do."""
 
     def check_offset_fetch(self, member_id: str | None, member_epoch: int) -> None:
-        self._refuse_offsets()
+        """Anybody may ask; there are none."""
 
     def check_offset_delete(self) -> None:
         self._refuse_offsets()

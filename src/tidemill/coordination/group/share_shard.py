@@ -161,8 +161,15 @@ class ShareGroups:
         step.reply(token, None)
 
     def begin_alter(self, group_id: str, partitions: Assignment, token: Token, step: Step) -> None:
-        """The offsets of an empty group are set from outside. Replies the Initialization to carry out."""
-        group = self.empty_group_or_refuse(group_id)
+        """The offsets of an empty group are set from outside, also of one that nobody has joined yet.
+
+        Replies the Initialization to carry out.
+        """
+        group = (
+            self._new_group(group_id)
+            if group_id not in self._groups
+            else self.empty_group_or_refuse(group_id)
+        )
         names = {topic_id: self._name_of(topic_id) for topic_id in partitions}
         step.append(records.epoch_record(group_id, group.epoch + 1, group.metadata_hash))
         state = group.state_partitions.with_initializing(partitions, names)
@@ -221,8 +228,9 @@ class ShareGroups:
     # -- for people -------------------------------------------------------------------------------------
 
     def initialized(self, group_id: str, token: Token, step: Step) -> None:
-        """Replies the partitions that have state."""
-        step.reply(token, self.group_or_refuse(group_id).state_partitions.initialized)
+        """Replies the partitions that have state; a group that does not exist has none, and that is no error."""
+        group = self.group_or_refuse(group_id) if group_id in self._groups else None
+        step.reply(token, NOTHING if group is None else group.state_partitions.initialized)
 
     def describe(self, group_ids: Iterable[str]) -> list[DescribedGroup]:
         return [self._describe(group_id) for group_id in group_ids]
