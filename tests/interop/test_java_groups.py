@@ -56,7 +56,7 @@ def test_the_java_consumer_with_a_pattern(cluster: Cluster, group: str) -> None:
         line for line in text.splitlines() if line.startswith(("waited", "began", "went", "ended", "refused"))
     ]
     assert steps == [
-        f"waited for [{prefix}-later]",
+        f"waited for [early-{prefix}]",
         f"began with [{prefix}-one]",
         f"went on with [{prefix}-one, {prefix}-two]",
         f"ended with [{prefix}-two]",

@@ -28,7 +28,7 @@ public final class PatternClient {
         settings.put("key.deserializer", StringDeserializer.class.getName());
         settings.put("value.deserializer", StringDeserializer.class.getName());
         String prefix = arguments[2];
-        System.out.println("waited for " + waitForATopic(settings, prefix + "-later"));
+        System.out.println("waited for " + waitForATopic(settings, "early-" + prefix));
         try (Admin admin = Admin.create(settings);
                 KafkaConsumer<String, String> member = new KafkaConsumer<>(settings)) {
             admin.createTopics(List.of(topic(prefix + "-one"), topic("not-" + prefix))).all().get();
@@ -51,6 +51,7 @@ public final class PatternClient {
         settings.putAll(base);
         settings.put("group.id", base.get("group.id") + "-early");
         settings.put("metadata.max.age.ms", "500");
+        settings.put("enable.auto.commit", "false");
         try (Admin admin = Admin.create(settings);
                 KafkaConsumer<String, String> member = new KafkaConsumer<>(settings)) {
             member.subscribe(Pattern.compile(name));
