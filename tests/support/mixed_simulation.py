@@ -119,6 +119,8 @@ class MixedSimulation(ConsumerSimulation):
             is_upgrade = isinstance(group, ConsumerGroup)
             self.note(f"the group is a {type(group).__name__} now")
             assert self.allows_upgrade if is_upgrade else self.allows_downgrade, "the policy forbids it"
+            if not is_upgrade:
+                self.group_epoch -= 1  # that of the last leave: no member ever hears of it
         self.kind = type(group)
 
     def _check_classic(self, group: ClassicGroup) -> None:
@@ -136,7 +138,14 @@ class MixedSimulation(ConsumerSimulation):
     def is_settled(self) -> bool:
         group = self.driver.shard.group("g")
         if isinstance(group, ConsumerGroup):
-            return super().is_settled() and all(each.commit_epoch == group.epoch for each in self.members)
+            inside = [each for each in self.members if each.is_in]
+            has_all = len(inside) == len(self.members) or self._must_stay_out(inside)
+            is_complete = has_all and {each.member_id for each in inside} == group.members.keys()
+            return (
+                group.state == "Stable"
+                and is_complete
+                and all(each.commit_epoch == group.epoch for each in inside)
+            )
         if not isinstance(group, ClassicGroup):
             return False
         others = [each for each in self.members if not isinstance(each, ClassicProcess)]
@@ -144,6 +153,12 @@ class MixedSimulation(ConsumerSimulation):
         is_complete = len(inside) == len(group.members) == len(self.members) - len(others)
         is_complete &= all(each.commit_epoch == group.generation for each in inside)
         return group.state is STABLE and is_complete and not (others and self.allows_upgrade)
+
+    def _must_stay_out(self, inside: list[ReadingProcess]) -> bool:
+        """Where groups may not change their protocol, a consumer group takes none that speak the other one."""
+        others = [each for each in self.members if each not in inside]
+        may_come = self.allows_upgrade or self.allows_downgrade
+        return not may_come and all(isinstance(each, ClassicProcess) for each in others)
 
     def subscribed_topics(self) -> set[str]:
         if isinstance(self.driver.shard.group("g"), ConsumerGroup):

@@ -214,7 +214,9 @@ def test_a_consumer_group_becomes_classic_when_only_classic_members_are_left() -
     group = driver.classic()
     assert group.state is PREPARING, "nobody reads what the last one read: a rebalance"
     assert [member.member_id for member in group.members] == [old.member_id]
-    assert old.heartbeat() in (ErrorCode.REBALANCE_IN_PROGRESS, ErrorCode.ILLEGAL_GENERATION)
+    assert old.heartbeat() == ErrorCode.REBALANCE_IN_PROGRESS
+    committed = driver.commit({("orders", 0): 5}, old.member_id, old.generation)
+    assert committed == [0], "it goes on with its generation until it has joined again"
     assert old.join().error_code == 0
     old.sync({old.member_id: write_assignment({"orders": range(PARTITIONS)}, 1)})
     assert old.owned == [0, 1, 2, 3] and driver.classic().state is STABLE
@@ -324,8 +326,10 @@ def test_an_administrator_removes_members_of_the_newer_protocol() -> None:
     ]
     for member in members:
         member.beat()
-    left = driver.leave(("a", None), ("b", "i"), ("c", "other"), ("d", None)).members
-    assert [each.error_code for each in left] == [0, 0, 0, ErrorCode.UNKNOWN_MEMBER_ID]
+    left = driver.leave(("a", None), ("b", "i"), ("c", "i"), ("c", "other"), ("d", None)).members
+    unknown, fenced = ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.FENCED_INSTANCE_ID
+    assert [each.error_code for each in left] == [0, 0, fenced, unknown, unknown]
+    driver.leave(("c", "j"))
     assert driver.consumer().is_empty
     assert members[0].beat().error_code == ErrorCode.UNKNOWN_MEMBER_ID
 
@@ -338,6 +342,12 @@ def test_members_of_the_newer_protocol_do_not_speak_the_classic_one() -> None:
     assert driver.sync("m-new", 2).error_code == ErrorCode.UNKNOWN_MEMBER_ID
     odd = driver.join("g", protocol_type="connect")
     assert odd.error_code == ErrorCode.INCONSISTENT_GROUP_PROTOCOL
+
+
+def test_without_migration_no_classic_member_joins_a_consumer_group() -> None:
+    driver = make(allows_upgrade=False, allows_downgrade=False)
+    driver.member("m-new").beat()
+    assert driver.join("g").error_code == ErrorCode.INCONSISTENT_GROUP_PROTOCOL
 
 
 def test_a_classic_member_joins_and_leaves_a_consumer_group() -> None:

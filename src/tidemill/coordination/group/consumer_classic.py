@@ -101,6 +101,8 @@ class ClassicJoin:
     # -- checks -----------------------------------------------------------------------------------------
 
     def _check(self) -> None:
+        if not (self._settings.allows_upgrade or self._settings.allows_downgrade):
+            raise ApiError(ErrorCode.INCONSISTENT_GROUP_PROTOCOL, "migration is disabled")
         members = self._draft.members
         if self._request.member_id not in members and len(members) >= self._settings.max_size:
             raise ApiError(ErrorCode.GROUP_MAX_SIZE_REACHED)
@@ -178,7 +180,9 @@ def classic_member(
 def _identified(group: ConsumerGroup, member_id: str, instance_id: str | None) -> ConsumerMember:
     if instance_id is not None:
         holder = group.instances.get(instance_id)
-        if holder is not None and holder != member_id:
+        if holder is None:
+            raise ApiError(ErrorCode.UNKNOWN_MEMBER_ID)
+        if holder != member_id:
             raise ApiError(ErrorCode.FENCED_INSTANCE_ID)
     return group.member_or_refuse(member_id)
 

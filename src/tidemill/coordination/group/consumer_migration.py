@@ -11,7 +11,9 @@ its tombstones and one record of a classic group, with the assignments that the 
 leader, and the partitions of the member that left are nobody's: the group has to rebalance at once. The record says
 so by having members and no leader, so that a broker which crashes in between knows it when it has loaded the record.
 
-    classic (generation 7)  --B joins, newer protocol-->  consumer (epoch 8)  --B leaves-->  classic (generation 9)
+    classic (generation 7)  --B joins, newer protocol-->  consumer (epoch 8)  --B leaves-->  classic (generation 8)
+
+The generation is the epoch of before, which members may have: they go on committing until they have joined again.
 
 An empty group of either kind becomes one of the other kind by the first join. `group.consumer.migration.policy` says
 which directions are allowed for groups that are not empty.
@@ -164,7 +166,10 @@ def downgrade(group: ConsumerGroup, settings: GroupSettings, topics: Topics, ste
     if not (group.has_only_classic_members and settings.consumer.allows_downgrade and fits):
         return
     classic = ClassicGroup(group.group_id)
-    classic.generation = group.epoch
+    known_epochs = [member.member_epoch for member in group.members.values()]
+    classic.generation = max(
+        group.epoch - 1, *known_epochs
+    )  # the last to leave made the epoch grow, for nobody
     classic.protocol_type = CONSUMER_PROTOCOL_TYPE
     for member in group.members.values():
         classic.members.add(_classic_member(member, topics))

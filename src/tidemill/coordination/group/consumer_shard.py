@@ -37,6 +37,7 @@ from tidemill.coordination.group.consumer_heartbeat import (
 )
 from tidemill.coordination.group.consumer_migration import downgrade, draft_of_upgrade
 from tidemill.coordination.group.contract import (
+    NO_MEMBER_ID,
     ConsumerSettings,
     Group,
     GroupSettings,
@@ -192,7 +193,7 @@ class ConsumerGroups:
         except ApiError as failure:
             step.records.clear()
             step.timers.clear()
-            response = join_failure(failure.code, request.member_id)
+            response = join_failure(failure.code, NO_MEMBER_ID)
         step.reply(token, response)
 
     def sync_classic(self, group: ConsumerGroup, request: SyncGroupRequest, token: Token, step: Step) -> None:
