@@ -305,10 +305,13 @@ def test_offsets_are_altered_listed_and_deleted(cluster: Cluster, group: str) ->
     assert {(each.topic, each.partition, each.offset) for each in listed.topic_partitions} == {
         (topic, partition, 5 + partition) for partition in range(PARTITIONS)
     }
-    asked = OffsetDeleteRequestTopic(name=topic, partitions=[OffsetDeleteRequestPartition(partition_index=1)])
+    some = [OffsetDeleteRequestPartition(partition_index=index) for index in (1, PARTITIONS)]
+    asked = OffsetDeleteRequestTopic(name=topic, partitions=some)
     with connected_to_coordinator(cluster, group) as connection:
         response = connection.call(OffsetDeleteRequest(group_id=group, topics=[asked]))
-    assert (response.error_code, response.topics[0].partitions[0].error_code) == (0, 0)
+    (answered,) = response.topics
+    codes = {each.partition_index: each.error_code for each in answered.partitions}
+    assert response.error_code == 0 and codes == {1: 0, PARTITIONS: ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}
     assert positions(cluster.bootstrap, group, topic) == [5, -1001, 7, 8]
 
 
@@ -367,6 +370,22 @@ def test_the_topic_of_the_offsets_is_kafkas(cluster: Cluster, group: str) -> Non
     set_here = {name: entry.value for name, entry in configs.items() if not entry.is_default}
     expected = {"cleanup.policy": "compact", "compression.type": "producer", "segment.bytes": "104857600"}
     assert expected.items() <= set_here.items()
+
+
+@pytest.mark.parametrize(("version", "name"), [(6, ""), (7, None), (9, None)])
+def test_a_refused_join_names_no_protocol(
+    cluster: Cluster, group: str, version: int, name: str | None
+) -> None:
+    with connected_to_coordinator(cluster, group) as connection:
+        for request in (joining(group), joining(group, "a-stranger"), joining("")):
+            response = connection.call(request, version=version)
+            assert response.error_code != 0 and response.protocol_name == name
+
+
+def test_topics_without_partitions_are_not_answered(cluster: Cluster, group: str) -> None:
+    asked = OffsetCommitRequestTopic(name=cluster.topic(1), partitions=[])
+    with connected_to_coordinator(cluster, group) as connection:
+        assert connection.call(OffsetCommitRequest(group_id=group, topics=[asked]), version=9).topics == []
 
 
 def joining(group: str, member_id: str = "", **changes: object) -> JoinGroupRequest:

@@ -184,10 +184,12 @@ def test_a_group_is_deleted_with_its_state(client: WireClient) -> None:
 
 def test_a_share_coordinator_is_found_by_its_key(client: WireClient) -> None:
     key = f"{GROUP}:{uuid_text(_topic_id(client))}:0"
-    request = FindCoordinatorRequest(key_type=2, coordinator_keys=[key, "nonsense"])
-    found, refused = client.call(request).coordinators
+    request = FindCoordinatorRequest(
+        key_type=2, coordinator_keys=[key, "no:key", f"{key}:0", "g:x:0", key[:-1]]
+    )
+    found, *refused = client.call(request).coordinators
     assert found.error_code == 0 and found.port > 0
-    assert refused.error_code == ErrorCode.INVALID_REQUEST
+    assert {each.error_code for each in refused} == {ErrorCode.INVALID_REQUEST}
 
 
 def test_members_and_state_survive_a_kill(broker: BrokerProcess) -> None:

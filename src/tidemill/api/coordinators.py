@@ -6,6 +6,8 @@ here the answer waits for the creation, and the first rebalance of a fresh broke
 
 from __future__ import annotations
 
+import re
+
 from tidemill.api.context import RequestContext
 from tidemill.api.internal_topics import OFFSETS_TOPIC, SHARE_STATE_TOPIC, TRANSACTIONS_TOPIC
 from tidemill.api.services import Services
@@ -17,6 +19,8 @@ from tidemill.wire.messages.find_coordinator import (
     FindCoordinatorResponse,
 )
 
+SHARE_KEY = re.compile(r".+:[A-Za-z0-9_-]{22}:-?[0-9]{1,10}", re.DOTALL)
+"""A group, which may contain colons, a topic id and a partition."""
 BATCHED_SINCE = 4
 SHARE_SINCE = 6
 GROUP, TRANSACTION, SHARE = 0, 1, 2
@@ -50,7 +54,7 @@ class CoordinatorApi:
         return FindCoordinatorResponse(coordinators=coordinators)
 
     def _find(self, topic: str, key_type: int, key: str) -> Coordinator:
-        if key_type == SHARE and key.count(":") < 2:
+        if key_type == SHARE and not SHARE_KEY.fullmatch(key):
             return _nowhere(
                 key, ErrorCode.INVALID_REQUEST, "a share key is a group, a topic id and a partition"
             )

@@ -63,7 +63,7 @@ class GroupOffsetApi:
             for topic, answer in zip(request.topics, answers, strict=True):
                 if topic.partitions:
                     answer.partitions += next(committed).partitions
-        return OffsetCommitResponse(topics=answers)
+        return OffsetCommitResponse(topics=[answer for answer in answers if answer.partitions])
 
     async def _commit(
         self, context: RequestContext, request: OffsetCommitRequest, topics: list[OffsetCommitRequestTopic]
@@ -154,7 +154,7 @@ class GroupOffsetApi:
         if not request.group_id:
             raise ApiError(ErrorCode.INVALID_GROUP_ID, "the name of the group is empty")
         image = self._services.metadata.image
-        refused = [_refuse_missing_delete(topic, image) for topic in request.topics]
+        answers = [_refuse_missing_delete(topic, image) for topic in request.topics]
         wanted = OffsetDeleteRequest(
             group_id=request.group_id, topics=[topic for topic in request.topics if topic.partitions]
         )
@@ -162,7 +162,10 @@ class GroupOffsetApi:
             request.group_id, lambda core, token, now_ms: core.delete_offsets(wanted, token, now_ms)
         )
         if response.error_code == 0:
-            response.topics.extend(topic for topic in refused if topic.partitions)
+            deleted = {topic.name: topic.partitions for topic in response.topics}
+            for answer in answers:
+                answer.partitions += deleted.pop(answer.name, [])
+            response.topics = [answer for answer in answers if answer.partitions]
         return response
 
 

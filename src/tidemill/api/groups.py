@@ -48,6 +48,11 @@ def group_context(context: RequestContext) -> GroupContext:
     return GroupContext(context.client_id or "", f"/{context.peer_address}", context.version)
 
 
+def _no_name(version: int) -> str | None:
+    """The protocol of a join that was refused."""
+    return None if version >= PROTOCOL_NAME_NULLABLE_SINCE else ""
+
+
 class GroupApi:
     def __init__(self, services: Services, share_groups: Callable[[], ShareGroupApi]) -> None:
         self._services = services
@@ -58,16 +63,22 @@ class GroupApi:
 
     def join_group(self, context: RequestContext, request: JoinGroupRequest, respond: Respond) -> None:
         asked = group_context(context)
+
+        def respond_as_told(response: JoinGroupResponse | ApiError) -> None:
+            if isinstance(response, JoinGroupResponse) and not response.protocol_name:
+                response.protocol_name = _no_name(context.version)
+            respond(response)
+
         self._submit(
             request.group_id,
             lambda core, token, now_ms: core.join_group(request, asked, token, now_ms),
-            respond,
+            respond_as_told,
         )
 
     def join_group_failed(
         self, context: RequestContext, request: JoinGroupRequest, error: ApiError
     ) -> JoinGroupResponse:
-        no_name = None if context.version >= PROTOCOL_NAME_NULLABLE_SINCE else ""
+        no_name = _no_name(context.version)
         return JoinGroupResponse(error_code=error.code, member_id=request.member_id, protocol_name=no_name)
 
     def sync_group(self, context: RequestContext, request: SyncGroupRequest, respond: Respond) -> None:

@@ -74,6 +74,7 @@ class TestSync:
             ({"protocol": "sticky"}, ErrorCode.INCONSISTENT_GROUP_PROTOCOL),
             ({"protocol_type": "connect"}, ErrorCode.INCONSISTENT_GROUP_PROTOCOL),
             ({"version": 5}, ErrorCode.INCONSISTENT_GROUP_PROTOCOL),
+            ({"version": 5, "group_id": "other"}, ErrorCode.INCONSISTENT_GROUP_PROTOCOL),
         ],
     )
     def test_refusals(self, options: dict[str, object], code: ErrorCode) -> None:
@@ -310,12 +311,12 @@ class TestAdministration:
             ("stable", "consumer", "Stable"),
             ("simple", "", "Empty"),
         ]
-        empty = self.ask(driver, "list_groups", ListGroupsRequest(states_filter=["EMPTY", "Dead"]))
+        empty = self.ask(driver, "list_groups", ListGroupsRequest(states_filter=[" EMPTY", "Dead"]))
         assert [(entry.group_id, entry.group_type) for entry in empty] == [("simple", "classic")]
         assert self.ask(driver, "list_groups", ListGroupsRequest(types_filter=["consumer"])) == []
         assert len(self.ask(driver, "list_groups", ListGroupsRequest(types_filter=["Classic"]))) == 2
 
-    def test_describe_shows_assignments_of_a_stable_group_only(self) -> None:
+    def test_describe_shows_metadata_of_a_stable_group_only(self) -> None:
         driver = GroupDriver()
         (member,) = driver.stable_group(1, protocols=[("range", b"meta")])
         (stable,) = self.ask(driver, "describe_groups", ["g"], CLIENT)
@@ -331,7 +332,8 @@ class TestAdministration:
         driver.join(member_id=member, protocols=[("range", b"meta")])
         (moving,) = self.ask(driver, "describe_groups", ["g"], CLIENT)
         assert (moving.group_state, moving.protocol_data) == ("PreparingRebalance", "")
-        assert moving.members[0].member_assignment == b""
+        assert moving.members[0].member_metadata == b""
+        assert moving.members[0].member_assignment == b"to " + member.encode(), "it reads that until it syncs"
 
     def test_describing_a_group_that_is_not_there(self) -> None:
         driver = GroupDriver()

@@ -64,6 +64,9 @@ class TestCommit:
         driver = GroupDriver(GroupSettings(offset_metadata_max_bytes=4))
         assert driver.commit({T0: 1}, metadata="12345") == [ErrorCode.OFFSET_METADATA_TOO_LARGE]
         assert driver.commit({T0: 1}, metadata="1234") == [ErrorCode.NONE]
+        assert driver.commit({T0: 1}, metadata="\N{GRINNING FACE}" * 2) == [ErrorCode.NONE]
+        too_large = driver.commit({T0: 1}, metadata="\N{GRINNING FACE}" * 3)
+        assert too_large == [ErrorCode.OFFSET_METADATA_TOO_LARGE], "two units of UTF-16 each"
         too_large = driver.commit_in_transaction(7, {T0: 1}, metadata="12345")
         assert too_large == [ErrorCode.OFFSET_METADATA_TOO_LARGE]
 

@@ -386,7 +386,7 @@ class ClassicGroup:
         )
 
     def described(self) -> DescribedGroup:
-        """Metadata and assignments are shown of a stable generation only."""
+        """Metadata is shown of a stable generation only; what was assigned is read until there is something else."""
         is_stable = self.state is STABLE
         return DescribedGroup(
             group_id=self.group_id,
@@ -403,7 +403,7 @@ class ClassicGroup:
             client_id=member.client_id,
             client_host=member.client_host,
             member_metadata=member.metadata_for(self.protocol) if is_stable else b"",
-            member_assignment=member.assignment if is_stable else b"",
+            member_assignment=member.assignment,
         )
 
 

@@ -234,7 +234,7 @@ class Join:
         member_id, instance_id = self._request.member_id, self._request.group_instance_id
         if member_id in self._members.pending:
             if instance_id is not None:
-                self._refuse(ErrorCode.UNKNOWN_SERVER_ERROR)
+                self._refuse(ErrorCode.UNKNOWN_SERVER_ERROR, NO_MEMBER_ID)
             else:
                 self._add(member_id, settings)
             return

@@ -23,11 +23,14 @@ FIRST_VERSION_WITH_PROTOCOL = 5
 """From here on both protocol type and name are mandatory in a SyncGroup request."""
 
 
-def sync(
-    group: ClassicGroup, request: SyncGroupRequest, context: RequestContext, token: Token, step: Step
-) -> None:
+def lacks_protocol(request: SyncGroupRequest, context: RequestContext) -> bool:
+    is_mandatory = context.api_version >= FIRST_VERSION_WITH_PROTOCOL
+    return is_mandatory and None in (request.protocol_type, request.protocol_name)
+
+
+def sync(group: ClassicGroup, request: SyncGroupRequest, token: Token, step: Step) -> None:
     try:
-        _check_sync(group, request, context)
+        _check_sync(group, request)
     except ApiError as failure:
         step.reply(token, SyncGroupResponse(error_code=failure.code))
         return
@@ -43,11 +46,8 @@ def sync(
         _store_assignments(group, request, step)
 
 
-def _check_sync(group: ClassicGroup, request: SyncGroupRequest, context: RequestContext) -> None:
+def _check_sync(group: ClassicGroup, request: SyncGroupRequest) -> None:
     group.check_generation(request.member_id, request.group_instance_id, request.generation_id)
-    named = (request.protocol_type, request.protocol_name)
-    if context.api_version >= FIRST_VERSION_WITH_PROTOCOL and None in named:
-        raise ApiError(ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
     if request.protocol_type not in (None, group.protocol_type):
         raise ApiError(ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
     if request.protocol_name not in (None, group.protocol):

@@ -196,7 +196,8 @@ def _partitions(request: OffsetCommitRequest | TxnOffsetCommitRequest) -> Iterat
 
 
 def _metadata_error(metadata: str | None, max_metadata: int) -> ErrorCode:
-    is_too_large = metadata is not None and len(metadata) > max_metadata
+    """The limit is one of bytes by its name; Kafka counts units of UTF-16."""
+    is_too_large = metadata is not None and len(metadata.encode("utf-16-le")) > 2 * max_metadata
     return ErrorCode.OFFSET_METADATA_TOO_LARGE if is_too_large else ErrorCode.NONE
 
 

@@ -45,7 +45,7 @@ from tidemill.coordination.group.classic import (
 )
 from tidemill.coordination.group.classic_join import Join, check_join
 from tidemill.coordination.group.classic_leave import leave, leave_response, leaving_members, unknown_members
-from tidemill.coordination.group.classic_sync import heartbeat, sync
+from tidemill.coordination.group.classic_sync import heartbeat, lacks_protocol, sync
 from tidemill.coordination.group.consumer_group import ConsumerGroup, ConsumerTimer
 from tidemill.coordination.group.consumer_shard import ConsumerGroups
 from tidemill.coordination.group.contract import (
@@ -280,8 +280,10 @@ class GroupShard:
         """SyncGroup 0-5 -> SyncGroupResponse, when the leader's assignment is stored."""
         step = Step(now_ms)
         group = self._groups.get(request.group_id)
-        if isinstance(group, ClassicGroup):
-            sync(group, request, context, token, step)
+        if lacks_protocol(request, context):
+            step.reply(token, SyncGroupResponse(error_code=ErrorCode.INCONSISTENT_GROUP_PROTOCOL))
+        elif isinstance(group, ClassicGroup):
+            sync(group, request, token, step)
         elif isinstance(group, ConsumerGroup):
             self._consumer.sync_classic(group, request, token, step)
         else:
@@ -392,7 +394,7 @@ class GroupShard:
     def list_groups(self, request: ListGroupsRequest, token: Token, now_ms: int) -> Outcome:
         """ListGroups 0-5 -> list[ListedGroup], a part of the response; filters ignore case."""
         step = Step(now_ms)
-        states = {state.lower() for state in request.states_filter}
+        states = {state.strip().lower() for state in request.states_filter}
         types = {name.lower() for name in request.types_filter}
         listed: list[ListedGroup] = [
             group.listed() for group in self._groups.values() if not types or group.group_type in types
