@@ -12,11 +12,11 @@ from typing import Protocol
 from tidemill.api.services import Services
 from tidemill.api.share_partitions import Result, SharePartitions
 from tidemill.api.share_sessions import SessionKey, SharedPartition, ShareSession, ShareSessions
+from tidemill.coordination.group.share_heartbeat import LONGEST_MEMBER_ID
 from tidemill.coordination.share.partition_contract import AcknowledgedRange, Acknowledgement
 from tidemill.coordination.share.persister import SharePartitionKey
 from tidemill.model.errors import ApiError, ErrorCode
 
-LONGEST_MEMBER_ID = 36
 Results = dict[SharedPartition, Result]
 
 
