@@ -161,6 +161,14 @@ def test_an_answer_that_was_lost_is_given_again(driver: ShareGroupDriver) -> Non
     assert driver.send("a", 99, None).error_code == ErrorCode.FENCED_MEMBER_EPOCH
 
 
+def test_a_complete_request_asks_for_the_assignment(driver: ShareGroupDriver) -> None:
+    driver.join("a", "jobs")
+    driver.beat("a")
+    epoch = driver.epochs["a"]
+    assert told(driver.send("a", epoch, None)) is None
+    assert told(driver.send("a", epoch, ["jobs"])) == {JOBS: [0, 1]}
+
+
 def test_a_member_that_joins_again_is_told_everything(driver: ShareGroupDriver) -> None:
     driver.join("a", "jobs")
     driver.beat("a")

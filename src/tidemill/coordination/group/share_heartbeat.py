@@ -10,7 +10,7 @@ What a heartbeat may set off, one after the other, all in one batch of records:
                                                                who asked goes on to the share coordinator
 
 A member is told its assignment when it joins and when it changes, and again if it shows by its epoch that the last
-answer was lost.
+answer was lost, or asks by a complete request (one that says its subscription).
 
 Limits: only partitions whose state exists are given out, counted from 0 up to the first that has none.
 """
@@ -141,7 +141,9 @@ class ShareHeartbeat:
         member = self._reconciled(described)
         self._group.restart_session(member.member_id, self._step)
         initialization = self._initialization()
-        is_told = request.member_epoch != before.member_epoch or member.assigned != before.assigned or is_new
+        is_complete = request.subscribed_topic_names is not None
+        has_missed = request.member_epoch != before.member_epoch
+        is_told = is_new or is_complete or has_missed or member.assigned != before.assigned
         response = ShareGroupHeartbeatResponse(
             member_id=member.member_id,
             member_epoch=member.member_epoch,
