@@ -14,6 +14,7 @@ from kafka_peer import KafkaPeer
 from raw_transactions import RawProducer
 from share_life import Reader, ShareLife
 from tidemill_peer import TidemillPeer
+from waiting import wait_until
 
 EARLIEST = {"share_auto_offset_reset": "earliest"}
 LOCK_SECONDS = SESSION_SECONDS = 1.0
@@ -288,9 +289,15 @@ def transactions(life: ShareLife) -> None:
 def stored_state(life: ShareLife) -> None:
     life.topic("jobs", 2)
 
-    def ask(kind: str, *, partition: int = 0, **fields: Any) -> None:
-        life.state(kind, "workers", "jobs", partition, **fields)
+    def ask(kind: str, *, partition: int = 0, **fields: Any) -> Any:
+        return life.state(kind, "workers", "jobs", partition, **fields).results
 
+    def is_known() -> bool:
+        (topic,) = ask("summary")
+        life.answers.pop()
+        return not topic.partitions[0].error_code
+
+    wait_until(is_known, "that the share coordinator knows the topic")
     for kind in ("initialize", "read", "write", "delete", "summary"):
         life.state(kind, "", "jobs", 0)
         life.state(kind, "workers", "jobs")

@@ -94,7 +94,6 @@ class GroupLife:
     def topic(self, name: str, partitions: int = 1) -> None:
         """Made, and seen by the coordinator of groups, which hears of topics later than others in Kafka."""
         create_topic(self.bootstrap, self.full(name), partitions, {})
-        self.names[topic_id(self.connection, self.full(name))] = name
         probe = ConsumerGroupHeartbeatRequest(
             group_id=f"{self._prefix}probe-{name}",
             member_id="probe",
@@ -110,6 +109,7 @@ class GroupLife:
             return bool(answer.assignment and answer.assignment.topic_partitions)
 
         wait_until(is_seen, f"that {name} is assigned")
+        self.names[topic_id(self.connection, self.full(name))] = name
         self.connection.call(
             ConsumerGroupHeartbeatRequest(group_id=probe.group_id, member_id="probe", member_epoch=-1)
         )

@@ -245,11 +245,11 @@ class Reader:
         )
         answer = self._connection.call(request, version)
         self._count_epoch(at, answer.error_code)
+        self._sort(answer)
         said = told(answer, self._life.names)
         if not acknowledged:
             _drop_silent(said)
         for topic in said.get("responses", []):
-            topic["partitions"].sort(key=lambda partition: partition.get("partition_index", 0))
             for partition in topic["partitions"]:
                 partition["records"] = [
                     each for each in partition.get("records", []) if each[0] not in self._markers
@@ -292,9 +292,14 @@ class Reader:
         )
         answer = self._connection.call(request, version)
         self._count_epoch(at, answer.error_code)
+        self._sort(answer)
+        self._life.note(f"tell {self._group} {self._member} {acknowledged} {at} {fields}", answer)
+
+    def _sort(self, answer: Any) -> None:
+        """In Kafka the order is that of a hash table."""
+        answer.responses.sort(key=lambda topic: self._life.names.get(topic.topic_id, ""))
         for topic in answer.responses:
             topic.partitions.sort(key=lambda partition: partition.partition_index)
-        self._life.note(f"tell {self._group} {self._member} {acknowledged} {at} {fields}", answer)
 
     def _who(self, at: int | None) -> dict[str, Any]:
         epoch = self.epoch if at is None else at
