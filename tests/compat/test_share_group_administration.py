@@ -104,7 +104,7 @@ def test_a_first_member_may_read_at_once(client: WireClient) -> None:
     assert _partitions(_beat(client, "a", 2)) == [0, 1]
     group = client.call(ShareGroupDescribeRequest(group_ids=[GROUP, "x"], include_authorized_operations=True))
     mine, other = group.groups
-    assert (mine.group_state, mine.assignor_name, mine.group_epoch) == ("Stable", "simple", 3)
+    assert (mine.group_state, mine.assignor_name, mine.group_epoch) == ("Stable", "simple", 4)
     assert {member.member_id: member.client_host for member in mine.members} == dict.fromkeys(
         "ab", "/127.0.0.1"
     )
@@ -162,6 +162,35 @@ def test_a_group_may_have_a_start_before_its_first_member(client: WireClient) ->
     assert _offsets(client) == {0: (0, 0)}
     assert _partitions(_beat(client, "a")) == [0, 1, 2]
     assert _offsets(client)[0] == (0, 0)
+
+
+def test_a_topic_that_nobody_knows(client: WireClient) -> None:
+    asked = describe.DescribeShareGroupOffsetsRequestGroup(
+        group_id=GROUP,
+        topics=[describe.DescribeShareGroupOffsetsRequestTopic(topic_name="mail", partitions=[0])],
+    )
+    answer = client.call(describe.DescribeShareGroupOffsetsRequest(groups=[asked]))
+    (partition,) = answer.groups[0].topics[0].partitions
+    assert (partition.error_code, partition.start_offset, partition.lag) == (0, -1, -1), (
+        "nothing is read there"
+    )
+    wanted = alter.AlterShareGroupOffsetsRequestTopic(
+        topic_name="mail",
+        partitions=[alter.AlterShareGroupOffsetsRequestPartition(partition_index=0, start_offset=0)],
+    )
+    request = alter.AlterShareGroupOffsetsRequest(group_id=GROUP, topics=[wanted])
+    (refused,) = client.call(request).responses[0].partitions
+    assert refused.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    assert not client.call(ListGroupsRequest()).groups
+    _beat(client, "a")
+    assert client.call(request).error_code == ErrorCode.NON_EMPTY_GROUP, "that is said first"
+
+
+def test_state_of_nothing(client: WireClient) -> None:
+    topic = read.ReadStateData(topic_id=_topic_id(client), partitions=[])
+    assert not client.call(read.ReadShareGroupStateRequest(group_id=GROUP, topics=[topic])).results
+    topic.partitions = [read.PartitionData()]
+    assert not client.call(read.ReadShareGroupStateRequest(group_id="", topics=[topic])).results
 
 
 def test_a_group_without_a_name(client: WireClient) -> None:

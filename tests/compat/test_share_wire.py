@@ -21,6 +21,7 @@ from tidemill.wire.messages.delete_records import (
     DeleteRecordsRequest,
     DeleteRecordsTopic,
 )
+from tidemill.wire.messages.share_fetch import ForgottenTopic
 
 INITIAL, FINAL = 0, -1
 LONG_MS = 12_000
@@ -348,6 +349,7 @@ def test_acknowledgements_that_are_refused(share: Share, ann: ShareMember, bob: 
     for malformed in ("4-0 accept", "0-4 accept,accept", "0 renew"):
         assert ann.tell(malformed) == ErrorCode.INVALID_REQUEST
     assert ann.tell("2-4 accept", "0-1 accept") == ErrorCode.INVALID_REQUEST
+    assert not ann.acknowledge().responses, "a partition without acknowledgements has no answer"
     answer = ann.fetch("0-4 accept")
     assert answer.error_code == 0 and first_error(answer) == (0, 0)
     assert ann.tell("0-4 accept") == 0, "below the start everything is said already"
@@ -371,7 +373,18 @@ def test_renewing_needs_its_own_request(share: Share, ann: ShareMember) -> None:
     ann.epoch -= 1
     answer = ann.fetch("0-4 renew", is_renew_ack=True, **nothing)
     assert (answer.error_code, first_error(answer)) == (0, (0, 0))
+    configure_group(ann.connection, ann.group, share_renew_acknowledge_enable="false")
+    refusal = ErrorCode.INVALID_RECORD_STATE
+    wait_until(lambda: ann.tell("0-4 renew", is_renew_ack=True) == refusal, "that nothing is renewed")
     assert ann.tell("0-4 accept") == 0
+
+
+def test_a_partition_that_is_forgotten_may_be_acknowledged_once_more(share: Share, ann: ShareMember) -> None:
+    share.fill(2)
+    ann.acquire(max_records=5, max_wait_ms=5000)
+    gone = ForgottenTopic(topic_id=ann.topic_id, partitions=[0])
+    answer = ann.fetch("0-4 accept", forgotten_topics_data=[gone])
+    assert first_error(answer) == (0, 0) and not acquired(answer)
 
 
 def test_state_survives_the_group(share: Share, ann: ShareMember) -> None:

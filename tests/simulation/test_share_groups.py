@@ -139,7 +139,7 @@ class World:
         if not keys:
             return
         key = self.chance.choice(keys)
-        leader_epoch = self.chance.randrange(4)
+        leader_epoch = self.chance.randrange(1, 5)
         found = self.states.call("read", key, leader_epoch)
         if not isinstance(found, ReadState):
             assert found is ErrorCode.FENCED_LEADER_EPOCH

@@ -6,7 +6,7 @@ import asyncio
 
 from tidemill.coordination.share.batches import combine
 from tidemill.coordination.share.persister import (
-    NO_LEADER_EPOCH,
+    NO_EPOCH,
     ReadState,
     SharePartitionKey,
     StateSummary,
@@ -53,9 +53,9 @@ class MemoryPersister:
     async def delete(self, key: SharePartitionKey) -> None:
         self.states.pop(key, None)
 
-    async def summary(self, key: SharePartitionKey, leader_epoch: int = NO_LEADER_EPOCH) -> StateSummary:
+    async def summary(self, key: SharePartitionKey) -> StateSummary:
         state = self._known(key)
-        epoch = self.leader_epochs.get(key, NO_LEADER_EPOCH)
+        epoch = self.leader_epochs.get(key, NO_EPOCH)
         return StateSummary(state.state_epoch, epoch, state.start_offset, self.complete_counts.get(key, -1))
 
     async def _wait(self) -> None:
@@ -69,6 +69,6 @@ class MemoryPersister:
         return self.states[key]
 
     def _check_leader(self, key: SharePartitionKey, leader_epoch: int) -> None:
-        if leader_epoch < self.leader_epochs.get(key, NO_LEADER_EPOCH):
+        if leader_epoch < self.leader_epochs.get(key, NO_EPOCH):
             raise ApiError(ErrorCode.FENCED_LEADER_EPOCH)
         self.leader_epochs[key] = leader_epoch

@@ -51,7 +51,7 @@ class ConfigApi:
         self, resource: DescribeConfigsResource, request: DescribeConfigsRequest
     ) -> DescribeConfigsResult:
         result = DescribeConfigsResult(
-            error_message=None, resource_type=resource.resource_type, resource_name=resource.resource_name
+            error_message="", resource_type=resource.resource_type, resource_name=resource.resource_name
         )
         try:
             entries = self._entries(resource)
@@ -62,7 +62,7 @@ class ConfigApi:
         result.configs = [
             _described(entry, request.include_synonyms, request.include_documentation)
             for entry in entries
-            if wanted is None or entry.name in wanted
+            if not wanted or entry.name in wanted
         ]
         return result
 
@@ -77,6 +77,8 @@ class ConfigApi:
                     raise ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no topic {name!r}")
                 return topic_entries(image.config_of(ResourceType.TOPIC, name), layers)
             case ResourceType.GROUP:
+                if not name:
+                    raise ApiError(ErrorCode.INVALID_REQUEST, "Group name must not be empty")
                 return group_entries(image.config_of(ResourceType.GROUP, name), layers)
             case ResourceType.BROKER if name == CLUSTER_DEFAULT:
                 return [entry for entry in broker_entries(layers) if entry.name in _cluster_defaults(image)]

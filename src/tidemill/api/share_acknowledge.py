@@ -37,6 +37,7 @@ class ShareAcknowledgeApi:
             (SharedPartition(topic.topic_id, partition.partition_index), partition.acknowledgement_batches)
             for topic in request.topics
             for partition in topic.partitions
+            if partition.acknowledgement_batches
         ]
         results = self._members.acknowledge(key, asked, request.is_renew_ack)
         if request.share_session_epoch == FINAL_EPOCH:

@@ -12,7 +12,12 @@ from tidemill.api.context import RequestContext
 from tidemill.api.services import Services
 from tidemill.api.share_groups import ShareGroupApi, require_name
 from tidemill.coordination.group.share_heartbeat import Initialization
-from tidemill.coordination.share.persister import SharePartitionKey, StateSummary
+from tidemill.coordination.share.persister import (
+    NO_EPOCH,
+    UNCHANGED_START_OFFSET,
+    SharePartitionKey,
+    StateSummary,
+)
 from tidemill.metadata.image import TopicState
 from tidemill.model.errors import ApiError, ErrorCode
 from tidemill.model.ids import TopicPartition
@@ -24,6 +29,7 @@ if TYPE_CHECKING:
     from tidemill.coordination.group.assignor import Assignment
 
 UNKNOWN_LAG = -1
+NO_TOPIC_ID = bytes(16)
 
 
 class ShareGroupOffsetApi:
@@ -66,7 +72,7 @@ class ShareGroupOffsetApi:
         self, group_id: str, name: str, indexes: list[int]
     ) -> describe_messages.DescribeShareGroupOffsetsResponseTopic:
         topic = self._topic(name)
-        topic_id = bytes(16) if topic is None else topic.topic_id
+        topic_id = NO_TOPIC_ID if topic is None else topic.topic_id
         return describe_messages.DescribeShareGroupOffsetsResponseTopic(
             topic_name=name,
             topic_id=topic_id,
@@ -80,11 +86,14 @@ class ShareGroupOffsetApi:
         self, key: SharePartitionKey, topic: str
     ) -> describe_messages.DescribeShareGroupOffsetsResponsePartition:
         answer = describe_messages.DescribeShareGroupOffsetsResponsePartition(
-            partition_index=key.partition, start_offset=-1, leader_epoch=-1
+            partition_index=key.partition, start_offset=UNCHANGED_START_OFFSET
         )
+        if key.topic_id == NO_TOPIC_ID:
+            return answer
         try:
             summary = await self._persister.summary(key)
         except ApiError as error:
+            answer.leader_epoch = NO_EPOCH
             answer.error_code, answer.error_message = error.code, error.message or None
             return answer
         answer.start_offset, answer.leader_epoch = summary.start_offset, summary.leader_epoch
@@ -114,7 +123,7 @@ class ShareGroupOffsetApi:
                     offsets[where] = partition.start_offset
                 except ApiError as error:
                     failures[where] = error
-        if offsets:
+        if request.topics:
             failures |= await self._alter(request.group_id, offsets)
         return alter_messages.AlterShareGroupOffsetsResponse(
             responses=[self._altered(topic, failures) for topic in request.topics]
@@ -151,7 +160,7 @@ class ShareGroupOffsetApi:
     ) -> alter_messages.AlterShareGroupOffsetsResponseTopic:
         topic = self._topic(asked.topic_name)
         answer = alter_messages.AlterShareGroupOffsetsResponseTopic(topic_name=asked.topic_name)
-        answer.topic_id = bytes(16) if topic is None else topic.topic_id
+        answer.topic_id = NO_TOPIC_ID if topic is None else topic.topic_id
         for partition in asked.partitions:
             index = partition.partition_index
             error = failures.get((asked.topic_name, index))
@@ -203,12 +212,11 @@ def _deleted(
 ) -> delete_messages.DeleteShareGroupOffsetsResponseTopic:
     answer = delete_messages.DeleteShareGroupOffsetsResponseTopic(topic_name=name)
     error: ApiError | None = ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "there is no such topic")
-    if topic is not None:
+    if topic is not None and topic.topic_id in partitions:
         answer.topic_id = topic.topic_id
         error = failures.get(topic.topic_id)
-        if topic.topic_id not in partitions:
-            why = "There is no offset information to delete."
-            error = ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, why)
+    elif topic is not None:
+        error = ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "There is no offset information to delete.")
     if error is not None:
         answer.error_code, answer.error_message = error.code, error.message or None
     return answer

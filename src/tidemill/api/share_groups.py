@@ -142,7 +142,8 @@ class ShareGroupApi:
     async def describe(
         self, context: RequestContext, request: ShareGroupDescribeRequest
     ) -> ShareGroupDescribeResponse:
-        groups = [await self._describe(group_id) for group_id in request.group_ids]
+        named_last = sorted(request.group_ids, key=bool)
+        groups = [await self._describe(group_id) for group_id in named_last]
         if request.include_authorized_operations:
             for group in groups:
                 if group.error_code == 0:

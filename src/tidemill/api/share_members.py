@@ -12,11 +12,11 @@ from typing import Protocol
 from tidemill.api.services import Services
 from tidemill.api.share_partitions import Result, SharePartitions
 from tidemill.api.share_sessions import SessionKey, SharedPartition, ShareSession, ShareSessions
+from tidemill.coordination.group.share_heartbeat import LONGEST_MEMBER_ID
 from tidemill.coordination.share.partition_contract import AcknowledgedRange, Acknowledgement
 from tidemill.coordination.share.persister import SharePartitionKey
 from tidemill.model.errors import ApiError, ErrorCode
 
-LONGEST_MEMBER_ID = 36
 Results = dict[SharedPartition, Result]
 
 
@@ -59,8 +59,9 @@ class ShareMembers:
         try:
             if topic is None:
                 raise ApiError(ErrorCode.UNKNOWN_TOPIC_ID)
-            allows_renewal = renews and self.partitions.settings(session.group_id).allows_renewal
-            ranges = checked_ranges(batches, allows_renewal)
+            ranges = checked_ranges(batches, renews)
+            if renews and not self.partitions.settings(session.group_id).allows_renewal:
+                _refuse_renewals(ranges)
             if where.partition not in topic.partitions:
                 raise ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
         except ApiError as error:
@@ -100,6 +101,11 @@ def checked_session_key(group_id: str | None, member_id: str | None) -> SessionK
             ErrorCode.INVALID_REQUEST, f"a member id has between 1 and {LONGEST_MEMBER_ID} characters"
         )
     return SessionKey(group_id, member_id)
+
+
+def _refuse_renewals(ranges: Iterable[AcknowledgedRange]) -> None:
+    if any(Acknowledgement.RENEW in each.words for each in ranges):
+        raise ApiError(ErrorCode.INVALID_RECORD_STATE, "the group does not renew locks")
 
 
 def checked_ranges(batches: Sequence[WireRange], allows_renewal: bool) -> list[AcknowledgedRange]:

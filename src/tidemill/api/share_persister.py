@@ -13,7 +13,6 @@ from tidemill.api.coordination import Coordinator
 from tidemill.api.internal_topics import SHARE_STATE_TOPIC, InternalTopics
 from tidemill.coordination.core import Outcome
 from tidemill.coordination.share.persister import (
-    NO_LEADER_EPOCH,
     ReadState,
     SharePartitionKey,
     StateSummary,
@@ -48,9 +47,9 @@ class CoordinatorPersister:
     async def delete(self, key: SharePartitionKey) -> None:
         await self._submit(key, lambda core, token, now_ms: core.delete(key, token, now_ms))
 
-    async def summary(self, key: SharePartitionKey, leader_epoch: int = NO_LEADER_EPOCH) -> StateSummary:
+    async def summary(self, key: SharePartitionKey) -> StateSummary:
         found: StateSummary = await self._submit(
-            key, lambda core, token, now_ms: core.summarize(key, leader_epoch, token, now_ms)
+            key, lambda core, token, now_ms: core.summarize(key, token, now_ms)
         )
         return found
 

@@ -95,11 +95,17 @@ class ShareSessions:
         added: Iterable[SharedPartition],
         forgotten: Iterable[SharedPartition],
     ) -> None:
-        """What a request adds and forgets; refused if all sessions together would have too many partitions."""
+        """What a request adds and forgets; refused if all sessions together would have too many partitions.
+
+        A partition that is both is forgotten: it was named for its acknowledgements.
+        """
         before = len(session.partitions)
-        for partition in forgotten:
+        gone = set(forgotten)
+        for partition in gone:
             session.partitions.pop(partition, None)
-        new = dict.fromkeys(partition for partition in added if partition not in session.partitions)
+        new = dict.fromkeys(
+            partition for partition in added if partition not in session.partitions and partition not in gone
+        )
         self._partition_count += len(session.partitions) - before
         if self._partition_count + len(new) > MOST_PARTITIONS:
             raise ApiError(

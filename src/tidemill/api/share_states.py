@@ -1,7 +1,8 @@
 """InitializeShareGroupState v0, ReadShareGroupState v0, WriteShareGroupState v0-1, DeleteShareGroupState v0 and
 ReadShareGroupStateSummary v0-1: what brokers ask of the share coordinator; clients never do.
 
-All five have the same shape: topics with partitions, and for each partition an error of its own.
+All five have the same shape: topics with partitions, and for each partition an error of its own. A request without a
+group, and a topic without partitions, ask for nothing.
 """
 
 from __future__ import annotations
@@ -107,19 +108,20 @@ class ShareStateApi:
         }
 
     async def _summary(self, key: SharePartitionKey, asked: Any) -> Facts:
-        return (await self._persister.summary(key, asked.leader_epoch))._asdict()
+        return (await self._persister.summary(key))._asdict()
 
 
 async def _answer(
     request: Any, response_class: type[R], topic_class: type[Message], result_class: type[Message], ask: Ask
 ) -> R:
     topics = []
-    for topic in request.topics:
+    for topic in request.topics if request.group_id else ():
         results = []
         for asked in topic.partitions:
             key = SharePartitionKey(request.group_id, topic.topic_id, asked.partition)
             results.append(result_class(partition=asked.partition, **await _outcome(ask, key, asked)))
-        topics.append(topic_class(topic_id=topic.topic_id, partitions=results))
+        if results:
+            topics.append(topic_class(topic_id=topic.topic_id, partitions=results))
     return response_class(results=topics)
 
 

@@ -218,7 +218,7 @@ def _validate(
     if resource.type == ResourceType.TOPIC:
         validate_topic(after, settings.layers(image))
     elif resource.type == ResourceType.GROUP:
-        validate_group(new_values, settings.layers(image))
+        validate_group(new_values, after, settings.layers(image))
     else:
         validate_broker(new_values, for_all_brokers=resource.name == CLUSTER_DEFAULT)
 

@@ -41,14 +41,14 @@ from tidemill.model.configs import (
 BOOLEAN, STRING, INT = ConfigType.BOOLEAN, ConfigType.STRING, ConfigType.INT
 BY_DURATION = "by_duration:"
 _DURATION = re.compile(
-    r"P(?=.)(?:(\d+)D)?(?:T(?=.)(?:(\d+)H)?(?:(\d+)M)?(?:(\d+(?:\.\d+)?)S)?)?", re.IGNORECASE
+    r"\+?P(?=.)(?:(\d+)D)?(?:T(?=.)(?:(\d+)H)?(?:(\d+)M)?(?:(\d+(?:\.\d+)?)S)?)?", re.IGNORECASE
 )
 _UNITS_MS = (86_400_000, 3_600_000, 60_000, 1000)
 
 
 def reset_duration_ms(reset: str) -> int | None:
     """How far `by_duration:PT1H30M` goes back; None for anything else."""
-    if not reset.lower().startswith(BY_DURATION):
+    if not reset.startswith(BY_DURATION):
         return None
     found = _DURATION.fullmatch(reset[len(BY_DURATION) :])
     if found is None:
@@ -57,7 +57,7 @@ def reset_duration_ms(reset: str) -> int | None:
 
 
 def _reset_strategy(value: Value) -> str | None:
-    if str(value).lower() in ("earliest", "latest") or reset_duration_ms(str(value)) is not None:
+    if value in ("earliest", "latest") or reset_duration_ms(str(value)) is not None:
         return None
     return "Must be earliest, latest or by_duration:<an ISO 8601 duration such as PT1H>"
 
@@ -96,6 +96,10 @@ _KEYS = (
 )
 # fmt: on
 GROUP_CONFIGS: dict[str, ConfigKey] = {key.name: key for key in _KEYS}
+_SESSIONS_AND_HEARTBEATS = (
+    ("consumer.session.timeout.ms", "consumer.heartbeat.interval.ms"),
+    ("share.session.timeout.ms", "share.heartbeat.interval.ms"),
+)
 
 
 class Bounds(NamedTuple):
@@ -117,20 +121,25 @@ def group_value(name: str, overrides: Overrides, layers: BrokerLayers) -> Value:
     return broker_value(inherited, layers) if inherited in BROKER_CONFIGS else key.default
 
 
-def validate_group(changes: Mapping[str, str | None], layers: BrokerLayers) -> None:
-    """Refuse settings of a group that are unknown, or beyond what the broker allows."""
+def validate_group(changes: Mapping[str, str | None], after: Overrides, layers: BrokerLayers) -> None:
+    """Refuse settings of a group that are unknown, beyond what the broker allows, or against each other."""
     for name, text in changes.items():
+        if text is None:
+            continue
         key = GROUP_CONFIGS.get(name)
         if key is None:
             raise InvalidConfig(f"Unknown group config name: {name}")
-        if text is None:
-            continue
         value = key.parse(text)
         least, most = _bounds(name)
         if least in BROKER_CONFIGS and _whole(value) < _whole(broker_value(least, layers)):
             raise InvalidConfig(f"{name} must be greater than or equal to {least}")
         if most in BROKER_CONFIGS and _whole(value) > _whole(broker_value(most, layers)):
             raise InvalidConfig(f"{name} must be less than or equal to {most}")
+    for session, heartbeat in _SESSIONS_AND_HEARTBEATS:
+        if session not in changes and heartbeat not in changes:
+            continue
+        if _whole(group_value(session, after, layers)) <= _whole(group_value(heartbeat, after, layers)):
+            raise InvalidConfig(f"{session} must be greater than {heartbeat}")
 
 
 def _whole(value: Value) -> int:
@@ -144,9 +153,11 @@ def group_entries(overrides: Overrides, layers: BrokerLayers) -> list[ConfigEntr
 
 def _group_entry(key: ConfigKey, overrides: Overrides, layers: BrokerLayers) -> ConfigEntry:
     places: list[ConfigSynonym] = []
+    text = key.text(group_value(key.name, overrides, layers))
     if key.name in overrides:
-        places.append(ConfigSynonym(key.name, overrides[key.name], ConfigSource.GROUP))
+        places.append(ConfigSynonym(key.name, text, ConfigSource.GROUP))
     if f"group.{key.name}" in BROKER_CONFIGS:
         places.extend(broker_entry(f"group.{key.name}", layers).synonyms)
-    source = places[0].source if places else ConfigSource.DEFAULT
-    return ConfigEntry(key, key.text(group_value(key.name, overrides, layers)), source, tuple(places), False)
+    else:
+        places.append(ConfigSynonym(key.name, key.text(key.default), ConfigSource.DEFAULT))
+    return ConfigEntry(key, text, places[0].source, tuple(places), False)

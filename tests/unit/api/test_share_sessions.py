@@ -76,6 +76,13 @@ def test_partitions_come_and_go_and_take_turns() -> None:
     assert session.rotated() == []
 
 
+def test_a_partition_named_for_its_acknowledgements_alone_is_forgotten() -> None:
+    sessions = ShareSessions(1)
+    session = sessions.open(ANN, [A, B])
+    sessions.update(session, [A, C], [A, C])
+    assert list(session.partitions) == [B]
+
+
 def test_all_sessions_together_have_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(share_sessions, "MOST_PARTITIONS", 3)
     sessions = ShareSessions(3)

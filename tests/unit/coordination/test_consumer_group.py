@@ -174,6 +174,9 @@ def test_a_full_group_refuses_newcomers_only() -> None:
     one = driver.member("m-1")
     one.beat()
     assert driver.member("m-2").beat().error_code == ErrorCode.GROUP_MAX_SIZE_REACHED
+    unknown = driver.member("m-2")
+    unknown.epoch = 3
+    assert unknown.beat().error_code == ErrorCode.GROUP_MAX_SIZE_REACHED
     assert one.beat().error_code == 0
 
 
@@ -438,3 +441,15 @@ def test_describe(driver: ConsumerDriver) -> None:
     assert missing.error_code == ErrorCode.GROUP_ID_NOT_FOUND and "not found" in missing.error_message
     driver.commit({("orders", 0): 1}, group_id="simple")
     assert driver.describe("simple").error_code == ErrorCode.GROUP_ID_NOT_FOUND
+
+
+def test_what_a_member_still_gives_up_is_listed_with_what_it_has(driver: ConsumerDriver) -> None:
+    one, two = driver.member("m-1"), driver.member("m-2")
+    one.beat()
+    two.beat()
+    one.beat()
+    described = {member.member_id: member for member in driver.describe().members}
+    assert described["m-1"].assignment.topic_partitions[0].partitions == [0, 1, 2, 3]
+    assert described["m-1"].target_assignment.topic_partitions[0].partitions == [0, 1]
+    assert not described["m-2"].assignment.topic_partitions
+    assert described["m-1"].subscribed_topic_regex == "", "not null, as in Kafka"

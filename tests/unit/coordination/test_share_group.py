@@ -161,6 +161,14 @@ def test_an_answer_that_was_lost_is_given_again(driver: ShareGroupDriver) -> Non
     assert driver.send("a", 99, None).error_code == ErrorCode.FENCED_MEMBER_EPOCH
 
 
+def test_a_complete_request_asks_for_the_assignment(driver: ShareGroupDriver) -> None:
+    driver.join("a", "jobs")
+    driver.beat("a")
+    epoch = driver.epochs["a"]
+    assert told(driver.send("a", epoch, None)) is None
+    assert told(driver.send("a", epoch, ["jobs"])) == {JOBS: [0, 1]}
+
+
 def test_a_member_that_joins_again_is_told_everything(driver: ShareGroupDriver) -> None:
     driver.join("a", "jobs")
     driver.beat("a")
@@ -174,6 +182,13 @@ def test_a_group_may_be_full() -> None:
     driver.join("a", "jobs")
     assert driver.join("b", "jobs").error_code == ErrorCode.GROUP_MAX_SIZE_REACHED
     assert driver.join("a", "jobs").error_code == 0
+    assert driver.send("b", 3, None).error_code == ErrorCode.GROUP_MAX_SIZE_REACHED
+
+
+def test_epochs_begin_as_in_kafka(driver: ShareGroupDriver) -> None:
+    assert driver.join("a", "nowhere").member_epoch == 2
+    driver.leave("a")
+    assert driver.group.epoch == 3
 
 
 @pytest.mark.parametrize(
@@ -181,6 +196,7 @@ def test_a_group_may_be_full() -> None:
     [
         ({"group_id": ""}, ErrorCode.INVALID_REQUEST),
         ({"member_id": ""}, ErrorCode.INVALID_REQUEST),
+        ({"member_id": 37 * "m"}, ErrorCode.INVALID_REQUEST),
         ({"rack_id": ""}, ErrorCode.INVALID_REQUEST),
         ({"member_epoch": -2}, ErrorCode.INVALID_REQUEST),
         ({"subscribed_topic_names": []}, ErrorCode.INVALID_REQUEST),
@@ -289,6 +305,11 @@ def test_offsets_of_an_empty_group_are_altered(driver: ShareGroupDriver) -> None
     initialization = alter()
     assert initialization == (before + 1, wanted)
     assert driver.group.state_partitions.initialized == {JOBS: frozenset({1})}
+
+
+def test_to_alter_nothing_makes_no_group(driver: ShareGroupDriver) -> None:
+    driver.act(lambda share, step: share.begin_alter(GROUP, {}, "token", step))
+    assert not driver.log
 
 
 def test_a_group_is_deleted_with_its_state(driver: ShareGroupDriver) -> None:

@@ -375,11 +375,22 @@ def test_a_write_says_where_the_partition_starts_when_it_is_done() -> None:
     assert later is not None and first is not None
     assert later.write.start_offset == 0 and later.write.delivery_complete_count == 2
     assert later.write.batches == (StateBatch(5, 6, RecordState.ACKNOWLEDGED, 1),)
-    assert first.write.start_offset == 4 and first.write.delivery_complete_count == 0
+    assert first.write.start_offset == 4 and first.write.delivery_complete_count == 2
     assert first.write.batches == (
         StateBatch(0, 3, RecordState.ACKNOWLEDGED, 1),
         StateBatch(4, 4, RecordState.AVAILABLE, 1),
     )
+
+
+def test_the_count_of_the_last_write_is_behind_the_start_of_those_under_way() -> None:
+    """Nobody writes after it, so what it says is what people see: the group is done with everything."""
+    share = ShareTranscript(batch=5, end=20)
+    share.acquire("ann", 15)
+    share.acknowledge("ann", "1-2 accept")
+    first = share.begin("ann", "0 accept")
+    last = share.begin("ann", "4-9 accept", "10-14 release")
+    assert first is not None and (first.write.start_offset, first.write.delivery_complete_count) == (3, 0)
+    assert last is not None and (last.write.start_offset, last.write.delivery_complete_count) == (0, 6)
 
 
 def test_a_reload_brings_back_what_was_written() -> None:

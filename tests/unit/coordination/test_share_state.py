@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import random
 from itertools import pairwise
+from typing import Any
 
 import pytest
 from share_state_driver import KEY, TOPIC_ID, ShareStateDriver
 
 from tidemill.coordination.partitioning import partition_for
+from tidemill.coordination.record_codec import decode_record
+from tidemill.coordination.records.share_records import RECORD_TYPES
 from tidemill.coordination.share.batches import combine
 from tidemill.coordination.share.persister import (
     ACKNOWLEDGED,
@@ -102,12 +105,39 @@ def test_a_new_leader_reads_what_the_old_one_wrote(driver: ShareStateDriver) -> 
     assert driver.call("read", KEY, 3) == ReadState(1, 2, (done(4, 5),))
     assert driver.call("write", KEY, StateWrite(1, 0, 6)) is ErrorCode.FENCED_LEADER_EPOCH
     assert driver.call("read", KEY, 2) is ErrorCode.FENCED_LEADER_EPOCH
-    assert driver.call("summarize", KEY, -1) == StateSummary(1, 3, 2, 2)
+    assert driver.call("summarize", KEY) == StateSummary(1, 3, 2, 2)
 
 
 def test_reading_in_the_same_epoch_writes_nothing(driver: ShareStateDriver) -> None:
     driver.call("read", KEY, 0)
     assert len(driver.log) == 1
+
+
+def test_a_new_leader_keeps_the_start_and_the_count(driver: ShareStateDriver) -> None:
+    """What it writes says both: Kafka takes the count of the last record, also where that is unknown."""
+    driver.call("write", KEY, StateWrite(1, 0, 2, (done(4, 5),), 2))
+    driver.call("read", KEY, 3)
+    record = decode_record(*driver.log[-1], RECORD_TYPES)
+    assert record is not None
+    value: Any = record.value
+    assert (value.leader_epoch, value.start_offset, value.delivery_complete_count) == (3, 2, 2)
+    driver.restart()
+    assert driver.call("summarize", KEY) == StateSummary(1, 3, 2, 2)
+
+
+def test_a_write_without_a_count_makes_it_unknown(driver: ShareStateDriver) -> None:
+    driver.call("write", KEY, StateWrite(1, 0, 2, (done(4, 5),), 2))
+    driver.call("write", KEY, StateWrite(1, 0, 2, (done(7, 7),)))
+    assert driver.call("summarize", KEY) == StateSummary(1, 0, 2, -1)
+
+
+def test_who_knows_no_epoch_is_believed(driver: ShareStateDriver) -> None:
+    driver.call("read", KEY, 3)
+    written = len(driver.log)
+    assert driver.call("read", KEY, -1) == ReadState(1, 0, ())
+    assert len(driver.log) == written
+    assert driver.call("write", KEY, StateWrite(-1, -1, 4)) is None
+    assert driver.call("summarize", KEY) == StateSummary(1, 3, 4, -1)
 
 
 def test_a_fence_survives_a_restart(driver: ShareStateDriver) -> None:
@@ -138,7 +168,7 @@ def test_what_was_never_initialised_is_refused() -> None:
     driver = ShareStateDriver()
     assert driver.call("read", KEY, 0) is ErrorCode.INVALID_REQUEST
     assert driver.call("write", KEY, StateWrite(0, 0, 0)) is ErrorCode.INVALID_REQUEST
-    assert driver.call("summarize", KEY, -1) == StateSummary(0, 0, -1, 0)
+    assert driver.call("summarize", KEY) == StateSummary(0, 0, -1, -1)
     assert driver.call("delete", KEY) is None
     assert not driver.log
 
@@ -149,7 +179,7 @@ def test_unknown_partitions_are_refused(driver: ShareStateDriver, key: SharePart
         ("initialize", (1, 0)),
         ("write", (StateWrite(1, 0, 0),)),
         ("read", (0,)),
-        ("summarize", (-1,)),
+        ("summarize", ()),
     ):
         assert driver.call(method, key, *arguments) is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     assert driver.call("write", KEY._replace(partition=-1), StateWrite(1, 0, 0)) is ErrorCode.INVALID_REQUEST
@@ -225,7 +255,7 @@ def test_a_cold_partition_does_not_hold_the_log_up() -> None:
     assert driver.log_start > 1
     driver.restart()
     assert driver.call("read", cold, 7) == before == ReadState(1, 3, (done(5, 5),))
-    assert driver.call("summarize", cold, -1) == StateSummary(1, 7, 3, 1)
+    assert driver.call("summarize", cold) == StateSummary(1, 7, 3, 1)
 
 
 def test_an_empty_coordinator_needs_none_of_its_log(driver: ShareStateDriver) -> None:

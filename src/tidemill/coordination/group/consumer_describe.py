@@ -1,7 +1,11 @@
-"""ConsumerGroupDescribe, versions 0-1: a consumer group for people, with the names of its topics."""
+"""ConsumerGroupDescribe, versions 0-1: a consumer group for people, with the names of its topics.
+
+What a member is still giving up is listed with what it has: it may be reading it.
+"""
 
 from __future__ import annotations
 
+from tidemill.coordination.group.assignments import plus
 from tidemill.coordination.group.assignor import Assignment
 from tidemill.coordination.group.consumer_group import ConsumerGroup, ConsumerMember
 from tidemill.coordination.group.modern import Topics
@@ -37,8 +41,8 @@ def _member(group: ConsumerGroup, member: ConsumerMember, topics: Topics) -> Mem
         client_id=member.client_id,
         client_host=member.client_host,
         subscribed_topic_names=sorted(member.subscribed_topic_names),
-        subscribed_topic_regex=member.regex or None,
-        assignment=_assignment(member.assigned, topics),
+        subscribed_topic_regex=member.regex,
+        assignment=_assignment(plus(member.assigned, member.pending_revocation), topics),
         target_assignment=_assignment(group.target_of(member.member_id), topics),
         member_type=CONSUMER_MEMBER if member.classic is None else CLASSIC_MEMBER,
     )

@@ -22,9 +22,13 @@ from tidemill.coordination.group.assignor import NOTHING, Assignment, Assignor
 from tidemill.coordination.group.consumer_group import ConsumerGroup, ConsumerMember, ResolvedRegex
 from tidemill.coordination.group.consumer_regex import topics_matching
 from tidemill.coordination.group.contract import Step
-from tidemill.coordination.group.modern import Topics, changed_targets, make_target, metadata_hash
-
-FIRST_EPOCH = 2
+from tidemill.coordination.group.modern import (
+    Topics,
+    changed_targets,
+    make_target,
+    metadata_hash,
+    next_epoch,
+)
 
 
 class Draft:
@@ -114,8 +118,7 @@ class Draft:
     # -- epochs -----------------------------------------------------------------------------------------
 
     def bump(self) -> None:
-        """Kafka's groups begin at 2: there 1 is the epoch of a target that is still to be made."""
-        self.epoch = self.epoch + 1 if self.epoch else FIRST_EPOCH
+        self.epoch = next_epoch(self.epoch)
         value = metadata_hash(self.subscribed_names(), self.topics)
         self.step.append(records.epoch_record(self.group_id, self.epoch, value))
 

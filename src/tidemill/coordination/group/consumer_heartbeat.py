@@ -137,6 +137,9 @@ class Heartbeat:
     # -- which member -----------------------------------------------------------------------------------
 
     def _find(self, member_id: str) -> ConsumerMember:
+        members = self._draft.members
+        if member_id not in members and len(members) >= self._settings.max_size:
+            raise ApiError(ErrorCode.GROUP_MAX_SIZE_REACHED, "the group is full")
         if self._request.member_epoch == JOINING_EPOCH:
             return self._joining(member_id)
         member = known_member(self._draft, member_id, self._request.instance_id)
@@ -146,8 +149,6 @@ class Heartbeat:
     def _joining(self, member_id: str) -> ConsumerMember:
         draft, instance_id = self._draft, self._request.instance_id
         before = draft.members.get(member_id)
-        if before is None and len(draft.members) >= self._settings.max_size:
-            raise ApiError(ErrorCode.GROUP_MAX_SIZE_REACHED, "the group is full")
         if instance_id is None:
             return ConsumerMember(member_id) if before is None else self._begin_again(before)
         holder = draft.members.get(draft.group.instances.get(instance_id, ""))

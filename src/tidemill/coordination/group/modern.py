@@ -44,7 +44,14 @@ JOINING_EPOCH = 0
 LEAVING_EPOCH = -1
 STATIC_LEAVING_EPOCH = -2
 """A static member goes away for a while; its partitions wait for it."""
+FIRST_GROUP_EPOCH = 2
+"""As in Kafka: there a group has epoch 1 before its first member has come."""
 NO_METADATA_HASH = 0
+
+
+def next_epoch(epoch: int) -> int:
+    """Of a group that has this one; one that is still to be made has 0."""
+    return epoch + 1 if epoch else FIRST_GROUP_EPOCH
 
 
 # -- topics -----------------------------------------------------------------------------------------------

@@ -10,7 +10,7 @@ What a heartbeat may set off, one after the other, all in one batch of records:
                                                                who asked goes on to the share coordinator
 
 A member is told its assignment when it joins and when it changes, and again if it shows by its epoch that the last
-answer was lost.
+answer was lost, or asks by a complete request (one that says its subscription).
 
 Limits: only partitions whose state exists are given out, counted from 0 up to the first that has none.
 """
@@ -35,6 +35,7 @@ from tidemill.coordination.group.modern import (
     existing_topics,
     make_target,
     metadata_hash,
+    next_epoch,
 )
 from tidemill.coordination.group.share_group import ShareGroup, ShareSessionTimer
 from tidemill.model.errors import ApiError, ErrorCode
@@ -45,6 +46,8 @@ from tidemill.wire.messages.share_group_heartbeat import (
 )
 
 ASSIGNOR = SimpleAssignor()
+LONGEST_MEMBER_ID = 36
+"""Of share groups, in all their requests."""
 
 
 class Initialization(NamedTuple):
@@ -88,7 +91,10 @@ class AssignableTopics:
 def check_heartbeat(request: ShareGroupHeartbeatRequest) -> None:
     for is_wrong, why in (
         (not request.group_id, "GroupId can't be empty."),
-        (not request.member_id, "MemberId can't be empty."),
+        (
+            not 1 <= len(request.member_id) <= LONGEST_MEMBER_ID,
+            f"MemberId must have 1 to {LONGEST_MEMBER_ID} characters.",
+        ),
         (request.rack_id == "", "RackId can't be empty."),
         (request.member_epoch < LEAVING_EPOCH, f"MemberEpoch is invalid: {request.member_epoch}."),
         (
@@ -135,7 +141,9 @@ class ShareHeartbeat:
         member = self._reconciled(described)
         self._group.restart_session(member.member_id, self._step)
         initialization = self._initialization()
-        is_told = request.member_epoch != before.member_epoch or member.assigned != before.assigned or is_new
+        is_complete = request.subscribed_topic_names is not None
+        has_missed = request.member_epoch != before.member_epoch
+        is_told = is_new or is_complete or has_missed or member.assigned != before.assigned
         response = ShareGroupHeartbeatResponse(
             member_id=member.member_id,
             member_epoch=member.member_epoch,
@@ -149,12 +157,12 @@ class ShareHeartbeat:
     def _member(self, request: ShareGroupHeartbeatRequest) -> ModernMember:
         group, epoch = self._group, request.member_epoch
         member = group.members.get(request.member_id)
+        if member is None and len(group.members) >= self._settings.max_size:
+            raise ApiError(
+                ErrorCode.GROUP_MAX_SIZE_REACHED,
+                f"The share group has reached its maximum capacity of {self._settings.max_size} members.",
+            )
         if member is None and epoch == JOINING_EPOCH:
-            if len(group.members) >= self._settings.max_size:
-                raise ApiError(
-                    ErrorCode.GROUP_MAX_SIZE_REACHED,
-                    f"The share group has reached its maximum capacity of {self._settings.max_size} members.",
-                )
             return ModernMember(request.member_id)
         member = group.member_or_refuse(request.member_id)
         if epoch not in (JOINING_EPOCH, member.member_epoch, member.previous_member_epoch):
@@ -211,7 +219,7 @@ class ShareHeartbeat:
         return is_changed
 
     def _bump(self) -> None:
-        self._epoch += 1
+        self._epoch = next_epoch(self._epoch)
         value = metadata_hash(self._subscribed(), self._topics)
         self._step.append(records.epoch_record(self._group.group_id, self._epoch, value))
 
@@ -254,7 +262,7 @@ def leave(group: ShareGroup, member_id: str, topics: Topics, step: Step) -> None
     step.cancel_timer(ShareSessionTimer(group.group_id, member_id))
     others = (member for member in group.members.values() if member.member_id != member_id)
     names = frozenset().union(*(member.subscribed_topic_names for member in others))
-    step.append(records.epoch_record(group.group_id, group.epoch + 1, metadata_hash(names, topics)))
+    step.append(records.epoch_record(group.group_id, next_epoch(group.epoch), metadata_hash(names, topics)))
 
 
 def _told(assignment: Assignment) -> messages.Assignment:

@@ -21,7 +21,7 @@ from tidemill.coordination.core import CoordinatorRecord, Token
 from tidemill.coordination.group import share_group_records as records
 from tidemill.coordination.group.assignor import NOTHING, Assignment
 from tidemill.coordination.group.contract import Group, GroupSettings, RequestContext, ShareSettings, Step
-from tidemill.coordination.group.modern import JOINING_EPOCH, LEAVING_EPOCH, Topics
+from tidemill.coordination.group.modern import JOINING_EPOCH, LEAVING_EPOCH, Topics, next_epoch
 from tidemill.coordination.group.share_describe import described
 from tidemill.coordination.group.share_group import ShareGroup, ShareSessionTimer
 from tidemill.coordination.group.share_heartbeat import (
@@ -163,7 +163,7 @@ class ShareGroups:
     def begin_alter(self, group_id: str, partitions: Assignment, token: Token, step: Step) -> None:
         """The offsets of an empty group are set from outside, also of one that nobody has joined yet.
 
-        Replies the Initialization to carry out.
+        Replies the Initialization to carry out. Without partitions the group is only asked whether it may be done.
         """
         group = (
             self._new_group(group_id)
@@ -171,11 +171,15 @@ class ShareGroups:
             else self.empty_group_or_refuse(group_id)
         )
         names = {topic_id: self._name_of(topic_id) for topic_id in partitions}
-        step.append(records.epoch_record(group_id, group.epoch + 1, group.metadata_hash))
+        epoch = next_epoch(group.epoch)
+        if not partitions:
+            step.reply(token, Initialization(epoch, partitions))
+            return
+        step.append(records.epoch_record(group_id, epoch, group.metadata_hash))
         state = group.state_partitions.with_initializing(partitions, names)
         step.append(records.state_partitions_record(group_id, state))
         self._note_asked(group_id, partitions, step.now_ms)
-        step.reply(token, Initialization(group.epoch + 1, partitions))
+        step.reply(token, Initialization(epoch, partitions))
 
     def _note_asked(self, group_id: str, topic_ids: Iterable[bytes], now_ms: int) -> None:
         """State of these is being made: nobody else asks for it meanwhile."""
@@ -228,9 +232,9 @@ class ShareGroups:
     # -- for people -------------------------------------------------------------------------------------
 
     def initialized(self, group_id: str, token: Token, step: Step) -> None:
-        """Replies the partitions that have state; a group that does not exist has none, and that is no error."""
-        group = self.group_or_refuse(group_id) if group_id in self._groups else None
-        step.reply(token, NOTHING if group is None else group.state_partitions.initialized)
+        """Replies the partitions that have state; without such a share group there are none, and that is no error."""
+        group = self._groups.get(group_id)
+        step.reply(token, group.state_partitions.initialized if isinstance(group, ShareGroup) else NOTHING)
 
     def describe(self, group_ids: Iterable[str]) -> list[DescribedGroup]:
         return [self._describe(group_id) for group_id in group_ids]

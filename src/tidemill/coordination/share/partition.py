@@ -86,6 +86,8 @@ class SharePartition:
         self.runs = Runs()
         self.next_offset = start_offset
         """The first offset that was never in flight."""
+        self._written_start = start_offset
+        """Where the partition starts when all writes under way are done, as far as they say so themselves."""
         self._available_hint = start_offset
         """No record below this offset is available."""
         self._locks: list[tuple[int, int, int]] = []
@@ -285,22 +287,33 @@ class SharePartition:
     # -- what is written ------------------------------------------------------------------------------
 
     def _write_of(self, changed: Sequence[Run]) -> Write:
-        """The start offset and the counts as they are when this write, and no other one under way, is done."""
+        """The start offset is the one when this write, and no other one under way, is done.
+
+        To start behind records whose write fails would lose them. The count only tells people how far the group is:
+        it takes for granted that the writes under way are done, because no later one may come to correct it.
+        """
         own = set(map(id, changed))
         start = self.next_offset
-        complete = 0
         for run in self.runs:
             state = run.next_state if id(run) in own and run.next_state is not None else run.state
             if not state.is_final:
-                start = min(start, run.first)
-            elif start != self.next_offset:
-                complete += run.size
+                start = run.first
+                break
+        self._written_start = max(self._written_start, start)
+        complete = sum(
+            run.last + 1 - max(run.first, self._written_start)
+            for run in self.runs
+            if run.last >= self._written_start and _state_when_written(run).is_final
+        )
         return Write(start, combine(map(_state_batch, changed), NO_CUT), complete)
 
 
 def _state_batch(run: Run) -> StateBatch:
-    state = run.state if run.next_state is None else run.next_state
-    return StateBatch(run.first, run.last, int(state), run.delivery_count)
+    return StateBatch(run.first, run.last, int(_state_when_written(run)), run.delivery_count)
+
+
+def _state_when_written(run: Run) -> RecordState:
+    return run.state if run.next_state is None else run.next_state
 
 
 def _parts(

@@ -77,7 +77,7 @@ class Write:
     start_offset: int
     batches: tuple[StateBatch, ...]
     delivery_complete_count: int
-    """Records at or after the start that are done with, although an earlier one is not."""
+    """Records behind the start that are done with, although an earlier one is not; writes under way count as done."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

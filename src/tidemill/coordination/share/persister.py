@@ -32,7 +32,8 @@ AVAILABLE, ACKNOWLEDGED, ARCHIVED = 0, 2, 4
 """Delivery states as they are stored. An acquired record is stored as available: locks do not outlive their leader."""
 UNCHANGED_START_OFFSET = -1
 UNKNOWN_COUNT = -1
-NO_LEADER_EPOCH = -1
+NO_EPOCH = -1
+"""Whoever says this knows none, and is not fenced."""
 
 
 class SharePartitionKey(NamedTuple):
@@ -95,4 +96,4 @@ class SharePersister(Protocol):
         """Forget the partition; it is no error if there was nothing."""
         ...
 
-    async def summary(self, key: SharePartitionKey, leader_epoch: int = NO_LEADER_EPOCH) -> StateSummary: ...
+    async def summary(self, key: SharePartitionKey) -> StateSummary: ...

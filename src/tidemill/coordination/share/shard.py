@@ -8,7 +8,9 @@ It is a store with two fences (see `persister.py` for who calls and why). Every 
     read         nothing, or an update with the new        refused if the leader epoch is older; must be initialised
                  leader epoch
     delete       tombstone
-    summarize    nothing
+    summarize    nothing                                   whoever asks
+
+Who gives -1 for an epoch knows none, and is believed.
 
     outcome = shard.initialize(key, 1, 0, token, now_ms)
     outcome = shard.write(key, StateWrite(1, 5, 0, (StateBatch(3, 3, ACKNOWLEDGED, 1),)), token, now_ms)
@@ -31,7 +33,7 @@ from typing import Any
 from tidemill.coordination.core import CoordinatorRecord, Outcome, Reply, SetTimer, Token
 from tidemill.coordination.group.modern import Topics
 from tidemill.coordination.share.persister import (
-    NO_LEADER_EPOCH,
+    NO_EPOCH,
     UNCHANGED_START_OFFSET,
     UNKNOWN_COUNT,
     ReadState,
@@ -163,7 +165,7 @@ class ShareStateShard:
         """Begin anew. Replies None."""
         self._check_partition(key)
         stored = self._stored.get(key)
-        if stored is not None and stored.state.state_epoch > state_epoch:
+        if stored is not None and _is_older(state_epoch, stored.state.state_epoch):
             raise ApiError(ErrorCode.FENCED_STATE_EPOCH)
         state = ShareState(
             snapshot_epoch=0 if stored is None else stored.state.snapshot_epoch + 1,
@@ -179,9 +181,9 @@ class ShareStateShard:
     def write(self, key: SharePartitionKey, change: StateWrite, token: Token, now_ms: int) -> Outcome:
         """Put a change over what is stored. Replies None."""
         stored = self._initialized(key)
-        if stored.state.leader_epoch > change.leader_epoch:
+        if _is_older(change.leader_epoch, stored.state.leader_epoch):
             raise ApiError(ErrorCode.FENCED_LEADER_EPOCH)
-        if stored.state.state_epoch > change.state_epoch:
+        if _is_older(change.state_epoch, stored.state.state_epoch):
             raise ApiError(ErrorCode.FENCED_STATE_EPOCH)
         if change.start_offset < stored.state.start_offset:
             change = change._replace(start_offset=UNCHANGED_START_OFFSET)
@@ -191,23 +193,26 @@ class ShareStateShard:
         """A new leader takes over. Replies a ReadState."""
         stored = self._initialized(key)
         state = stored.state
-        if state.leader_epoch > leader_epoch:
+        if _is_older(leader_epoch, state.leader_epoch):
             raise ApiError(ErrorCode.FENCED_LEADER_EPOCH)
         found = ReadState(state.state_epoch, state.start_offset, state.batches)
-        if leader_epoch == state.leader_epoch:
+        if leader_epoch in (NO_EPOCH, state.leader_epoch):
             return _answered(token, found)
-        claim = StateWrite(state.state_epoch, leader_epoch)
+        claim = StateWrite(
+            state.state_epoch,
+            leader_epoch,
+            state.start_offset,
+            delivery_complete_count=state.delivery_complete_count,
+        )
         return _answered(token, found, self._record_of(key, stored, claim, now_ms))
 
-    def summarize(self, key: SharePartitionKey, leader_epoch: int, token: Token, now_ms: int) -> Outcome:
+    def summarize(self, key: SharePartitionKey, token: Token, now_ms: int) -> Outcome:
         """Replies a StateSummary; a partition that was never initialised has start offset -1."""
         self._check_partition(key)
         stored = self._stored.get(key)
         if stored is None:
-            return _answered(token, StateSummary(0, 0, UNCHANGED_START_OFFSET, 0))
+            return _answered(token, StateSummary(0, 0, UNCHANGED_START_OFFSET, UNKNOWN_COUNT))
         state = stored.state
-        if NO_LEADER_EPOCH != leader_epoch < state.leader_epoch:
-            raise ApiError(ErrorCode.FENCED_LEADER_EPOCH)
         summary = StateSummary(
             state.state_epoch, state.leader_epoch, state.start_offset, state.delivery_complete_count
         )
@@ -242,6 +247,10 @@ class ShareStateShard:
         topic = self._topics.by_id(key.topic_id)
         if topic is None or key.partition >= topic.partition_count:
             raise ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+
+
+def _is_older(epoch: int, known: int) -> bool:
+    return NO_EPOCH != epoch < known
 
 
 def _answered(token: Token, response: Any, *records: CoordinatorRecord) -> Outcome:

@@ -51,13 +51,12 @@ class ShareState:
         start_offset = self.start_offset
         if change.start_offset != UNCHANGED_START_OFFSET:
             start_offset = change.start_offset
-        complete = change.delivery_complete_count
         return dataclasses.replace(
             self,
             state_epoch=max(self.state_epoch, change.state_epoch),
             leader_epoch=max(self.leader_epoch, change.leader_epoch),
             start_offset=start_offset,
-            delivery_complete_count=self.delivery_complete_count if complete == UNKNOWN_COUNT else complete,
+            delivery_complete_count=change.delivery_complete_count,
             batches=combine((*self.batches, *change.batches), start_offset),
         )
 
