@@ -305,10 +305,13 @@ def test_offsets_are_altered_listed_and_deleted(cluster: Cluster, group: str) ->
     assert {(each.topic, each.partition, each.offset) for each in listed.topic_partitions} == {
         (topic, partition, 5 + partition) for partition in range(PARTITIONS)
     }
-    asked = OffsetDeleteRequestTopic(name=topic, partitions=[OffsetDeleteRequestPartition(partition_index=1)])
+    listed = [OffsetDeleteRequestPartition(partition_index=index) for index in (1, 99)]
+    asked = OffsetDeleteRequestTopic(name=topic, partitions=listed)
     with connected_to_coordinator(cluster, group) as connection:
         response = connection.call(OffsetDeleteRequest(group_id=group, topics=[asked]))
-    assert (response.error_code, response.topics[0].partitions[0].error_code) == (0, 0)
+    (answer,) = response.topics
+    codes = {partition.partition_index: partition.error_code for partition in answer.partitions}
+    assert (response.error_code, codes) == (0, {1: 0, 99: ErrorCode.UNKNOWN_TOPIC_OR_PARTITION})
     assert positions(cluster.bootstrap, group, topic) == [5, -1001, 7, 8]
 
 

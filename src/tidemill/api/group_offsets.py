@@ -154,7 +154,7 @@ class GroupOffsetApi:
         if not request.group_id:
             raise ApiError(ErrorCode.INVALID_GROUP_ID, "the name of the group is empty")
         image = self._services.metadata.image
-        refused = [_refuse_missing_delete(topic, image) for topic in request.topics]
+        answers = [_refuse_missing_delete(topic, image) for topic in request.topics]
         wanted = OffsetDeleteRequest(
             group_id=request.group_id, topics=[topic for topic in request.topics if topic.partitions]
         )
@@ -162,7 +162,11 @@ class GroupOffsetApi:
             request.group_id, lambda core, token, now_ms: core.delete_offsets(wanted, token, now_ms)
         )
         if response.error_code == 0:
-            response.topics.extend(topic for topic in refused if topic.partitions)
+            deleted = iter(response.topics)
+            for topic, answer in zip(request.topics, answers, strict=True):
+                if topic.partitions:
+                    answer.partitions += next(deleted).partitions
+            response.topics = answers
         return response
 
 
