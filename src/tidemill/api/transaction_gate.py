@@ -7,9 +7,10 @@
     append, without another await in between
 
 `is_open` is the fast path: from the second batch of a transaction on, the partition itself knows. It also knows who was
-replaced there, which need not wait for the coordinator. `admit` asks the coordinator, and `pass_through` makes sure that no marker came between its word and the append. See
-`coordination.transaction.verification` for the rules. `transaction.partition.verification.enable=false` lets producers
-of the first version in unverified, as Kafka does: then a late batch of theirs can hang.
+replaced there, which need not wait for the coordinator. `admit` asks the coordinator, and `pass_through` makes sure
+that no marker came between its word and the append. See `coordination.transaction.verification` for the rules.
+`transaction.partition.verification.enable=false` lets producers of the first version in unverified, as Kafka does: then
+a late batch of theirs can hang.
 
 A producer of version 2 may begin its next transaction while the markers of the last one are still being written. Its
 first batch then waits here for a moment (`Patience`) instead of going back and forth between client and broker.
