@@ -278,7 +278,7 @@ def timed_out(life: Life) -> None:
     for number, version in enumerate((4, 5)):
         name = f"slow-{version}"
         write = {4: 11, 5: 12}[version]
-        who = life.init(name, timeout_ms=200)
+        who = life.init(name, timeout_ms=500)
         life.add(who, topic, number)
         life.produce(who, topic, b"a", partition=number, version=write)
         life.wait_for(name, "CompleteAbort")
