@@ -34,6 +34,7 @@ SETTINGS: dict[str, object] = {
 }
 KAFKAS_SETTINGS = SETTINGS | {"group.consumer.assignment.interval.ms": 0}
 SCENES = [
+    offsets.before_the_first_group,
     ids.ids_without_transactions, ids.ids_of_transactions, ids.ids_while_open, ids.adding, ids.adding_batched, ids.ends,
     ids.mixed_versions, ids.held_markers, ids.fencing, ids.timed_out, ids.deleted_topics, ids.listing,
     batches.idempotent_batches,
@@ -64,7 +65,7 @@ def lived(broker: BrokerProcess) -> Lived:
         for scenes in (SCENES, LATER_SCENES):
             for scene in scenes:
                 with Life(broker.bootstrap, scene.__name__, names) as life:
-                    life.warm_up(GROUP)
+                    life.warm_up(*([] if scene is offsets.before_the_first_group else [GROUP]))
                     scene(life)
                     answers += life.answers
             broker.stop()

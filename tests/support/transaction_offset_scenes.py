@@ -6,6 +6,16 @@ from transaction_life import Life
 from transaction_transcript import GROUP, STRANGER, Who
 
 
+def before_the_first_group(life: Life) -> None:
+    """A producer of version 1 adds the offsets of a group before anybody has looked for a group's coordinator."""
+    who = life.init("first")
+    life.add_offsets(who, GROUP)
+    life.describe("first")
+    life.warm_up(GROUP)
+    life.commit_offsets(who, GROUP, (life.topic(1), 0, 1), version=4)
+    life.end(who, commit=False, version=4)
+
+
 def offsets(life: Life) -> None:
     topic = life.topic(2)
     stranger = Who("nobody", STRANGER + 99, 0)

@@ -216,7 +216,11 @@ class TransactionApi:
     async def add_offsets_to_txn(
         self, context: RequestContext, request: AddOffsetsToTxnRequest
     ) -> AddOffsetsToTxnResponse:
-        """The partition of the group's offsets becomes part of the transaction, whatever the group is called."""
+        """The partition of the group's offsets becomes part of the transaction, whatever the group is called.
+
+        A producer asks for this before it looks for the coordinator of the group: it may be the first who needs one.
+        """
+        await self._services.coordinators.internal_topics.make_sure_of(OFFSETS_TOPIC)
         transactional_id = request.transactional_id
         identity = ProducerIdentity(request.producer_id, request.producer_epoch)
         offsets = {TopicPartition(OFFSETS_TOPIC, self._services.groups.partition_for(request.group_id))}

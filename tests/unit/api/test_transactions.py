@@ -83,12 +83,15 @@ class Handlers:
         self.driver, self.markers = TransactionDriver(), Markers()
         self.blocks = 0
         self.stock = ProducerIdStock()
+        self.group_partitions: dict[str, int] = {}
         services: Any = SimpleNamespace(
             node_id=1,
             metadata=SimpleNamespace(image=SimpleNamespace(topics=TOPICS), change=self._allocate),
-            groups=SimpleNamespace(partition_for=lambda group: 7),
+            groups=SimpleNamespace(partition_for=lambda group: self.group_partitions[group]),
             replicas=SimpleNamespace(partitions={}),
-            coordinators=SimpleNamespace(producer_ids=self.stock),
+            coordinators=SimpleNamespace(
+                producer_ids=self.stock, internal_topics=SimpleNamespace(make_sure_of=self._make_sure_of)
+            ),
         )
         coordinator: Any = DrivenCoordinator(self.driver)
         markers: Any = self.markers
@@ -98,6 +101,10 @@ class Handlers:
     async def _allocate(self, decide: Callable[..., Any]) -> Any:
         self.blocks += 1
         return SimpleNamespace(first=1000 * self.blocks, end=1000 * self.blocks + 1000)
+
+    async def _make_sure_of(self, topic: str) -> None:
+        assert topic == "__consumer_offsets"
+        self.group_partitions = {"readers": 7}
 
     def call(self, handler: Callable[..., Coroutine[Any, Any, Any]], request: Any, version: int) -> Any:
         context = RequestContext(0, version, 1, "client", ANONYMOUS, "PLAINTEXT", "127.0.0.1")
@@ -214,6 +221,7 @@ def test_a_zombie_adds_nothing(handlers: Handlers, version: int, code: ErrorCode
 
 
 def test_offsets_add_the_partition_of_their_group(handlers: Handlers) -> None:
+    """Its topic is made for that, if nobody needed it before."""
     producer_id, epoch = begun(handlers)
     who = {"transactional_id": "orders", "producer_id": producer_id, "producer_epoch": epoch}
     answer = handlers.call(
@@ -234,6 +242,7 @@ def test_offsets_add_the_partition_of_their_group(handlers: Handlers) -> None:
 def test_offsets_that_are_refused_are_refused_one_by_one(
     handlers: Handlers, fields: dict[str, str], code: ErrorCode
 ) -> None:
+    handlers.group_partitions = {"readers": 7}
     partitions = [TxnOffsetCommitRequestPartition(partition_index=n, committed_offset=1) for n in (0, 1)]
     who = {"transactional_id": "orders", "group_id": "readers"} | fields
     request = TxnOffsetCommitRequest(
