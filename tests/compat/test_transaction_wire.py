@@ -19,6 +19,11 @@ from tidemill.wire.messages.add_partitions_to_txn import (
     AddPartitionsToTxnTransaction,
 )
 from tidemill.wire.messages.find_coordinator import FindCoordinatorRequest
+from tidemill.wire.messages.write_txn_markers import (
+    WritableTxnMarker,
+    WritableTxnMarkerTopic,
+    WriteTxnMarkersRequest,
+)
 
 TRANSACTIONS_AT_ONCE = 40
 VERIFY_VERSION = 5
@@ -68,6 +73,40 @@ def test_the_next_transaction_begins_at_once_or_hears_why_not(
     wait_until(lambda: is_stable(cluster.bootstrap, topic), "the end of all transactions")
     expected = [b"%d" % number for number in range(TRANSACTIONS_AT_ONCE)]
     assert committed_values(cluster.bootstrap, topic) == expected
+
+
+@pytest.mark.parametrize("version", [1, 2])
+def test_a_transactional_batch_needs_the_transactional_id(
+    cluster: Cluster, topic: str, name: str, version: int
+) -> None:
+    """Even where its transaction is open."""
+    with RawProducer(cluster.bootstrap, name, version=version).begin() as producer:
+        assert version == 2 or producer.add(topic) == 0
+        batches = [producer.produce_request(topic, value) for value in (b"named", b"nameless")]
+        for batch in batches:
+            batch.transactional_id = None
+            assert producer.send_late(batch) == ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+            batch.transactional_id = name
+            if batch is batches[0]:
+                assert producer.send_late(batch) == 0
+        assert producer.end(commit=True) == 0
+    wait_until(lambda: is_stable(cluster.bootstrap, topic), "the end of the transaction")
+    assert committed_values(cluster.bootstrap, topic) == [b"named"]
+
+
+def test_a_partition_that_knows_a_later_epoch_asks_nobody(cluster: Cluster, topic: str, name: str) -> None:
+    """Here a marker of an administrator has the later epoch, which the coordinator knows nothing of."""
+    with RawProducer(cluster.bootstrap, name).begin() as producer:
+        producer_id, later = producer.producer_id, producer.epoch + 1
+        marker = WritableTxnMarker(
+            producer_id=producer_id,
+            producer_epoch=later,
+            topics=[WritableTxnMarkerTopic(name=topic, partition_indexes=[0])],
+        )
+        (written,) = producer.connection.call(WriteTxnMarkersRequest(markers=[marker]), 2).markers
+        assert written.topics[0].partitions[0].error_code == 0
+        assert producer.produce(topic, b"late") == ErrorCode.INVALID_PRODUCER_EPOCH
+        assert producer.end(commit=True) == ErrorCode.INVALID_TXN_STATE, "nothing was added"
 
 
 # -- TxnOffsetCommit --------------------------------------------------------------------------------------

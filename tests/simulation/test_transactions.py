@@ -41,7 +41,7 @@ def commit_whatever_ends(offsets: Offsets, producer_id: int, is_commit: bool) ->
 
 def forget_epochs(metadata: TransactionMetadata | None, identity: ProducerIdentity) -> Any:
     """A producer that was replaced goes on."""
-    return CHECK_MEMBER(metadata, identity if metadata is None else metadata.identity)
+    return CHECK_ADDING(metadata, identity if metadata is None else metadata.identity)
 
 
 def forget_sequences(state: ProducerState, header: Any) -> Any:
@@ -53,11 +53,11 @@ def accept(*_: Any, **__: Any) -> None:
     """Nobody is refused."""
 
 
-END_TRANSACTION, CHECK_MEMBER, CHECK = Offsets.end_transaction, shard.check_member, ProducerState.check
+END_TRANSACTION, CHECK_ADDING, CHECK = Offsets.end_transaction, shard.check_adding, ProducerState.check
 DEFECTS = [
     pytest.param(Offsets, "end_transaction", commit_whatever_ends, id="aborted offsets count"),
     pytest.param(Offsets, "is_pending", lambda *_: False, id="open offsets are taken for stable"),
-    pytest.param(shard, "check_member", forget_epochs, id="a new epoch fences nobody"),
+    pytest.param(shard, "check_adding", forget_epochs, id="a new epoch fences nobody"),
     pytest.param(ProducerState, "check", forget_sequences, id="a batch is written twice"),
     pytest.param(transaction_simulation, "verdict", lambda *_: Verdict.ACCEPT, id="late batches hang"),
     pytest.param(ClassicGroup, "check_commit", accept, id="members of an older generation commit"),

@@ -162,9 +162,10 @@ class GroupOffsetApi:
             request.group_id, lambda core, token, now_ms: core.delete_offsets(wanted, token, now_ms)
         )
         if response.error_code == 0:
-            deleted = {topic.name: topic.partitions for topic in response.topics}
-            for answer in answers:
-                answer.partitions += deleted.pop(answer.name, [])
+            deleted = iter(response.topics)
+            for topic, answer in zip(request.topics, answers, strict=True):
+                if topic.partitions:
+                    answer.partitions += next(deleted).partitions
             response.topics = [answer for answer in answers if answer.partitions]
         return response
 

@@ -91,8 +91,12 @@ class ProduceApi:
             log = partition.leader_log()
             header = check_batch(entry.records, context.version, log.config, now_ms)
             assert entry.records is not None
-            if header.attributes & TRANSACTIONAL_MASK and not self._is_open(partition, header):
-                raise ApiError(ErrorCode.INVALID_TXN_STATE, "no transaction of this producer is open here")
+            if header.attributes & TRANSACTIONAL_MASK:
+                _check_names_transaction(request)
+                if not self._is_open(partition, header):
+                    raise ApiError(
+                        ErrorCode.INVALID_TXN_STATE, "no transaction of this producer is open here"
+                    )
             return self._write(request, partition, entry.records, header, now_ms, waiting)
         except ApiError as error:
             return _refused(entry, error)
@@ -265,9 +269,11 @@ class ProduceApi:
         until_ms: int,
     ) -> None:
         """Nothing enters a transaction that is not open here; see `transaction_gate`."""
+        _check_names_transaction(request)
         gate = self._services.coordinators.gate
         if self._is_open(partition, header):
             return
+        partition.leader_log().check_epoch(header.producer_id, header.producer_epoch)
         identity = ProducerIdentity(header.producer_id, header.producer_epoch)
         if not request.transactional_id:
             raise ApiError(ErrorCode.INVALID_REQUEST, "a transactional batch without a transactional id")
@@ -284,6 +290,15 @@ class ProduceApi:
         gate.pass_through(name, identity.producer_id, guard)
         if context.version >= PRODUCE.adds_since:
             partition.leader_log().check_begins_at_zero(header)
+
+
+def _check_names_transaction(request: ProduceRequest) -> None:
+    """Who may write in a transaction is a question of its id: without one the answer is no, as in Kafka."""
+    if request.transactional_id is None:
+        raise ApiError(
+            ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
+            "a transactional batch in a request without a transactional id",
+        )
 
 
 def _refused(entry: ProducePartition, error: ApiError) -> ProduceResult:

@@ -12,8 +12,10 @@ from typing import TYPE_CHECKING
 from tidemill.api.context import RequestContext
 from tidemill.api.producer_ids import ProducerIdSupply
 from tidemill.api.services import Services
+from tidemill.coordination.transaction.state import NO_EPOCH
+from tidemill.metadata.topic_names import check_topic_name
 from tidemill.model.errors import ApiError, ErrorCode
-from tidemill.model.ids import TopicPartition
+from tidemill.model.ids import NO_PRODUCER_ID, TopicPartition
 from tidemill.wire.messages.describe_producers import (
     DescribeProducersRequest,
     DescribeProducersResponse,
@@ -38,9 +40,15 @@ class ProducerApi:
     async def init_producer_id(
         self, context: RequestContext, request: InitProducerIdRequest
     ) -> InitProducerIdResponse:
-        if request.transactional_id is not None:
-            return await self._transactions().init_producer_id(context, request)
-        return InitProducerIdResponse(producer_id=await self._producer_ids.take(), producer_epoch=FIRST_EPOCH)
+        try:
+            if (request.producer_id == NO_PRODUCER_ID) != (request.producer_epoch == NO_EPOCH):
+                raise ApiError(ErrorCode.INVALID_REQUEST, "a producer id goes with an epoch")
+            if request.transactional_id is not None:
+                return await self._transactions().init_producer_id(context, request)
+            producer_id = await self._producer_ids.take()
+        except ApiError as error:
+            return InitProducerIdResponse(error_code=error.code, producer_epoch=NO_EPOCH)
+        return InitProducerIdResponse(producer_id=producer_id, producer_epoch=FIRST_EPOCH)
 
     async def describe_producers(
         self, context: RequestContext, request: DescribeProducersRequest
@@ -56,10 +64,11 @@ class ProducerApi:
         )
 
     def _describe(self, topic: str, index: int) -> PartitionResponse:
-        partition = self._services.replicas.partitions.get(TopicPartition(topic, index))
-        if partition is None:
-            return PartitionResponse(partition_index=index, error_code=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
         try:
+            check_topic_name(topic)
+            partition = self._services.replicas.partitions.get(TopicPartition(topic, index))
+            if partition is None:
+                raise ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
             states = partition.leader_log().producers()
         except ApiError as error:
             return PartitionResponse(partition_index=index, error_code=error.code)

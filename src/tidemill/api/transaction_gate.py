@@ -1,14 +1,16 @@
 """The gate before a transactional write: nothing enters a partition whose transaction is not open (KIP-890).
 
     if not gate.is_open(partition, header.producer_id, header.producer_epoch):
+        partition.leader_log().check_epoch(header.producer_id, header.producer_epoch)
         guard = await gate.admit(partition.topic_partition, transactional_id, identity, context.version)
         gate.pass_through(partition.topic_partition, header.producer_id, guard)
     append, without another await in between
 
-`is_open` is the fast path: from the second batch of a transaction on, the partition itself knows. `admit` asks the
-coordinator, and `pass_through` makes sure that no marker came between its word and the append. See
-`coordination.transaction.verification` for the rules. `transaction.partition.verification.enable=false` lets producers
-of the first version in unverified, as Kafka does: then a late batch of theirs can hang.
+`is_open` is the fast path: from the second batch of a transaction on, the partition itself knows. It also knows who was
+replaced there, which need not wait for the coordinator. `admit` asks the coordinator, and `pass_through` makes sure
+that no marker came between its word and the append. See `coordination.transaction.verification` for the rules.
+`transaction.partition.verification.enable=false` lets producers of the first version in unverified, as Kafka does: then
+a late batch of theirs can hang.
 
 A producer of version 2 may begin its next transaction while the markers of the last one are still being written. Its
 first batch then waits here for a moment (`Patience`) instead of going back and forth between client and broker.

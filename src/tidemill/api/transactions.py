@@ -34,13 +34,13 @@ from tidemill.coordination.transaction.shard import (
 )
 from tidemill.coordination.transaction.state import (
     EPOCH_BUMP_SINCE,
-    NO_EPOCH,
     ProducerIdentity,
     State,
     TransactionMetadata,
     is_exhausted,
 )
 from tidemill.coordination.transaction.verification import OFFSET_COMMIT
+from tidemill.metadata.image import is_internal_topic
 from tidemill.model.errors import ApiError, ErrorCode
 from tidemill.model.ids import NO_PRODUCER_ID, TopicPartition
 from tidemill.wire.messages import describe_transactions as describing
@@ -58,6 +58,7 @@ from tidemill.wire.messages.end_txn import EndTxnRequest, EndTxnResponse
 from tidemill.wire.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
 from tidemill.wire.messages.txn_offset_commit import (
     TxnOffsetCommitRequest,
+    TxnOffsetCommitRequestPartition,
     TxnOffsetCommitRequestTopic,
     TxnOffsetCommitResponse,
     TxnOffsetCommitResponsePartition,
@@ -112,8 +113,6 @@ class TransactionApi:
     ) -> InitProducerIdResponse:
         """For a request with a transactional id; the others never reach a coordinator."""
         transactional_id = request.transactional_id or ""
-        if (request.producer_id == NO_PRODUCER_ID) != (request.producer_epoch == NO_EPOCH):
-            raise ApiError(ErrorCode.INVALID_REQUEST, "a producer id goes with an epoch")
         expected = None
         if request.producer_id != NO_PRODUCER_ID:
             expected = ProducerIdentity(request.producer_id, request.producer_epoch)
@@ -137,7 +136,7 @@ class TransactionApi:
         self, context: RequestContext, request: AddPartitionsToTxnRequest
     ) -> AddPartitionsToTxnResponse:
         if context.version >= BATCHED_ADD_SINCE:
-            results = [await self._add(each, EPOCH_BUMP_SINCE) for each in request.transactions]
+            results = [await self._add(each, context.version) for each in request.transactions]
             return AddPartitionsToTxnResponse(results_by_transaction=results)
         transaction = AddPartitionsToTxnTransaction(
             transactional_id=request.v3_and_below_transactional_id,
@@ -145,7 +144,7 @@ class TransactionApi:
             producer_epoch=request.v3_and_below_producer_epoch,
             topics=request.v3_and_below_topics,
         )
-        result = await self._add(transaction, 0)
+        result = await self._add(transaction, context.version)
         for topic in result.topic_results:
             for partition in topic.results_by_partition:
                 error = ErrorCode(partition.partition_error_code)
@@ -153,17 +152,17 @@ class TransactionApi:
         return AddPartitionsToTxnResponse(results_by_topic_v3_and_below=result.topic_results)
 
     async def _add(
-        self, transaction: AddPartitionsToTxnTransaction, client_version: int
+        self, transaction: AddPartitionsToTxnTransaction, version: int
     ) -> AddPartitionsToTxnResult:
         """One transaction, all of its partitions or none."""
         names = [
             TopicPartition(topic.name, index) for topic in transaction.topics for index in topic.partitions
         ]
-        unknown = [name for name in names if not self._exists(name)]
-        if unknown:
-            errors = dict.fromkeys(names, ErrorCode.OPERATION_NOT_ATTEMPTED)
-            errors.update(dict.fromkeys(unknown, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION))
+        refused = {name: error for name in names if (error := self._objection(name, version))}
+        if refused:
+            errors = dict.fromkeys(names, ErrorCode.OPERATION_NOT_ATTEMPTED) | refused
         else:
+            client_version = EPOCH_BUMP_SINCE if version >= BATCHED_ADD_SINCE else 0
             errors = await self._add_known(transaction, names, client_version)
         return AddPartitionsToTxnResult(
             transactional_id=transaction.transactional_id,
@@ -206,16 +205,22 @@ class TransactionApi:
             error = failure.code
         return dict.fromkeys(names, error)
 
-    def _exists(self, name: TopicPartition) -> bool:
+    def _objection(self, name: TopicPartition, version: int) -> ErrorCode:
+        """Clients have no business in the coordinators' topics: their offsets come by AddOffsetsToTxn."""
+        if version < BATCHED_ADD_SINCE and is_internal_topic(name.topic):
+            return ErrorCode.TOPIC_AUTHORIZATION_FAILED
         topic = self._services.metadata.image.topics.get(name.topic)
-        return topic is not None and name.partition in topic.partitions
+        is_known = topic is not None and name.partition in topic.partitions
+        return ErrorCode.NONE if is_known else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
     async def add_offsets_to_txn(
         self, context: RequestContext, request: AddOffsetsToTxnRequest
     ) -> AddOffsetsToTxnResponse:
-        """The partition of the group's offsets becomes part of the transaction."""
-        if not request.group_id:
-            raise ApiError(ErrorCode.INVALID_GROUP_ID, "the name of the group is empty")
+        """The partition of the group's offsets becomes part of the transaction, whatever the group is called.
+
+        A producer asks for this before it looks for the coordinator of the group: it may be the first who needs one.
+        """
+        await self._services.coordinators.internal_topics.make_sure_of(OFFSETS_TOPIC)
         transactional_id = request.transactional_id
         identity = ProducerIdentity(request.producer_id, request.producer_epoch)
         offsets = {TopicPartition(OFFSETS_TOPIC, self._services.groups.partition_for(request.group_id))}
@@ -233,26 +238,23 @@ class TransactionApi:
         self, context: RequestContext, request: TxnOffsetCommitRequest
     ) -> TxnOffsetCommitResponse:
         """Offsets that count when the transaction is committed; those of partitions that do not exist are refused."""
-        missing = self._take_missing(request)
-        refused = _refused_offsets(missing, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
-        if missing and not request.topics:
-            return refused
-        response = await self._commit_offsets(context, request)
-        response.topics += refused.topics
-        return response
+        asked = request.topics
+        answers = [self._refuse_missing(topic) for topic in asked]
+        request.topics = [topic for topic in asked if topic.partitions]
+        if request.topics:
+            committed = iter((await self._commit_offsets(context, request)).topics)
+            for topic, answer in zip(asked, answers, strict=True):
+                if topic.partitions:
+                    answer.partitions += next(committed).partitions
+        return TxnOffsetCommitResponse(topics=answers)
 
-    def _take_missing(self, request: TxnOffsetCommitRequest) -> list[TxnOffsetCommitRequestTopic]:
-        """Take the partitions that do not exist out of the request."""
-        missing = []
-        for topic in request.topics:
-            state = self._services.metadata.image.topics.get(topic.name)
-            known = {} if state is None else state.partitions
-            absent = [each for each in topic.partitions if each.partition_index not in known]
-            topic.partitions = [each for each in topic.partitions if each.partition_index in known]
-            if absent:
-                missing.append(TxnOffsetCommitRequestTopic(name=topic.name, partitions=absent))
-        request.topics = [topic for topic in request.topics if topic.partitions]
-        return missing
+    def _refuse_missing(self, topic: TxnOffsetCommitRequestTopic) -> TxnOffsetCommitResponseTopic:
+        """Take the partitions that do not exist out of the request, and answer them."""
+        state = self._services.metadata.image.topics.get(topic.name)
+        known = {} if state is None else state.partitions
+        missing = [each for each in topic.partitions if each.partition_index not in known]
+        topic.partitions = [each for each in topic.partitions if each.partition_index in known]
+        return _refused_offsets(topic.name, missing, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
 
     async def _commit_offsets(
         self, context: RequestContext, request: TxnOffsetCommitRequest
@@ -267,7 +269,8 @@ class TransactionApi:
                 producer,
             )
         except ApiError as error:
-            return _refused_offsets(request.topics, error.code)
+            refused = [_refused_offsets(topic.name, topic.partitions, error.code) for topic in request.topics]
+            return TxnOffsetCommitResponse(topics=refused)
         return response
 
     async def _admit_offsets(self, context: RequestContext, request: TxnOffsetCommitRequest) -> int:
@@ -283,6 +286,7 @@ class TransactionApi:
             raise ApiError(ErrorCode.NOT_COORDINATOR)
         identity = ProducerIdentity(request.producer_id, request.producer_epoch)
         if not self._gate.is_open(partition, identity.producer_id, identity.epoch):
+            partition.leader_log().check_epoch(identity.producer_id, identity.epoch)
             guard = await self._gate.admit(
                 name,
                 request.transactional_id,
@@ -322,33 +326,21 @@ class TransactionApi:
         return WriteTxnMarkersResponse(markers=[await self._write_marker(each) for each in request.markers])
 
     async def _write_marker(self, marker: WritableTxnMarker) -> WritableTxnMarkerResult:
+        """One whose producer cannot be is refused, with the code that Kafka has for it."""
+        names = [
+            TopicPartition(topic.name, index) for topic in marker.topics for index in topic.partition_indexes
+        ]
+        if marker.producer_id < 0 or marker.producer_epoch < 0:
+            return _marked(marker, dict.fromkeys(names, ErrorCode.UNKNOWN_SERVER_ERROR))
         end = EndOfTransaction(
             Producer(marker.producer_id, marker.producer_epoch),
             marker.transaction_result,
             marker.coordinator_epoch,
             marker.transaction_version,
         )
-        names = [
-            TopicPartition(topic.name, index) for topic in marker.topics for index in topic.partition_indexes
-        ]
         written: asyncio.Future[Errors] = asyncio.get_running_loop().create_future()
         self._markers.write(end, dict.fromkeys(names), written.set_result)
-        errors = await written
-        return WritableTxnMarkerResult(
-            producer_id=marker.producer_id,
-            topics=[
-                WritableTxnMarkerTopicResult(
-                    name=topic.name,
-                    partitions=[
-                        WritableTxnMarkerPartitionResult(
-                            partition_index=index, error_code=errors[TopicPartition(topic.name, index)]
-                        )
-                        for index in topic.partition_indexes
-                    ],
-                )
-                for topic in marker.topics
-            ],
-        )
+        return _marked(marker, await written)
 
     # -- DescribeTransactions, ListTransactions -------------------------------------------------------
 
@@ -431,6 +423,24 @@ def _matching(matches: Callable[[str], bool], found: list[TransactionMetadata]) 
     return [each for each in found if matches(each.transactional_id)]
 
 
+def _marked(marker: WritableTxnMarker, errors: Errors) -> WritableTxnMarkerResult:
+    return WritableTxnMarkerResult(
+        producer_id=marker.producer_id,
+        topics=[
+            WritableTxnMarkerTopicResult(
+                name=topic.name,
+                partitions=[
+                    WritableTxnMarkerPartitionResult(
+                        partition_index=index, error_code=errors[TopicPartition(topic.name, index)]
+                    )
+                    for index in topic.partition_indexes
+                ],
+            )
+            for topic in marker.topics
+        ],
+    )
+
+
 def _topics(partitions: Iterable[TopicPartition]) -> list[describing.TopicData]:
     topics: dict[str, list[int]] = {}
     for name, index in sorted(partitions):
@@ -439,17 +449,12 @@ def _topics(partitions: Iterable[TopicPartition]) -> list[describing.TopicData]:
 
 
 def _refused_offsets(
-    topics: Iterable[TxnOffsetCommitRequestTopic], code: ErrorCode
-) -> TxnOffsetCommitResponse:
-    return TxnOffsetCommitResponse(
-        topics=[
-            TxnOffsetCommitResponseTopic(
-                name=topic.name,
-                partitions=[
-                    TxnOffsetCommitResponsePartition(partition_index=each.partition_index, error_code=code)
-                    for each in topic.partitions
-                ],
-            )
-            for topic in topics
-        ]
+    topic: str, partitions: Iterable[TxnOffsetCommitRequestPartition], code: ErrorCode
+) -> TxnOffsetCommitResponseTopic:
+    return TxnOffsetCommitResponseTopic(
+        name=topic,
+        partitions=[
+            TxnOffsetCommitResponsePartition(partition_index=each.partition_index, error_code=code)
+            for each in partitions
+        ],
     )

@@ -55,6 +55,10 @@ class AppendableLog(ReadableLog):
         """The epoch of the transaction that this producer has open here: its batches need no verification."""
         return self._producers.open_transaction_epoch(producer_id)
 
+    def check_epoch(self, producer_id: int, epoch: int) -> None:
+        """Refuse a producer that was replaced here; see `ProducerState`."""
+        self._producers.check_epoch(producer_id, epoch)
+
     def check_begins_at_zero(self, header: BatchHeader) -> None:
         """Refuse a first batch that cannot be the first; see `ProducerState`."""
         self._producers.check_begins_at_zero(header)

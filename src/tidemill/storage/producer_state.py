@@ -118,6 +118,13 @@ def read_end_marker(batch: Buffer, header: BatchHeader) -> EndMarker | None:
         raise MalformedMessage(f"control batch at offset {header.base_offset} holds no marker") from error
 
 
+def _fenced(entry: ProducerEntry, epoch: int) -> ApiError:
+    return ApiError(
+        ErrorCode.INVALID_PRODUCER_EPOCH,
+        f"producer {entry.producer_id} has epoch {entry.epoch}, the batch {epoch}",
+    )
+
+
 class ProducerState:
     """All producers of one partition, and its open transactions."""
 
@@ -151,10 +158,7 @@ class ProducerState:
                 if not batches and sequence != 0:
                     raise self._out_of_order(entry, header)
         elif epoch < entry.epoch:
-            raise ApiError(
-                ErrorCode.INVALID_PRODUCER_EPOCH,
-                f"producer {entry.producer_id} has epoch {entry.epoch}, the batch {epoch}",
-            )
+            raise _fenced(entry, epoch)
         elif sequence > 0 and entry.epoch != NO_EPOCH:
             raise self._out_of_order(entry, header)
         if entry.transaction_first_offset >= 0 and not header.attributes & TRANSACTIONAL_MASK:
@@ -163,6 +167,12 @@ class ProducerState:
                 f"producer {entry.producer_id} has a transaction open on this partition",
             )
         return None
+
+    def check_epoch(self, producer_id: int, epoch: int) -> None:
+        """Raise if a later epoch of this producer has been here."""
+        entry = self.producers.get(producer_id)
+        if entry is not None and epoch < entry.epoch:
+            raise _fenced(entry, epoch)
 
     def check_begins_at_zero(self, header: BatchHeader) -> None:
         """Raise if nobody knows this producer here, but this is not the first batch that it sent here."""

@@ -15,6 +15,7 @@ import pytest
 from transaction_driver import TIMEOUT_MS, TransactionDriver
 
 from tidemill.api.context import ANONYMOUS, RequestContext
+from tidemill.api.producers import ProducerApi
 from tidemill.api.transaction_markers import EndOfTransaction, Errors
 from tidemill.api.transactions import TransactionApi
 from tidemill.coordination.transaction.producer_ids import ProducerIdStock
@@ -26,6 +27,7 @@ from tidemill.wire.messages.add_partitions_to_txn import (
     AddPartitionsToTxnTopic,
     AddPartitionsToTxnTransaction,
 )
+from tidemill.wire.messages.describe_producers import DescribeProducersRequest, TopicRequest
 from tidemill.wire.messages.describe_transactions import DescribeTransactionsRequest
 from tidemill.wire.messages.end_txn import EndTxnRequest
 from tidemill.wire.messages.init_producer_id import InitProducerIdRequest
@@ -42,6 +44,7 @@ from tidemill.wire.messages.write_txn_markers import (
 )
 
 FENCED, OLD_FENCED = ErrorCode.PRODUCER_FENCED, ErrorCode.INVALID_PRODUCER_EPOCH
+INVALID = ErrorCode.INVALID_REQUEST
 TOPICS = {"orders": SimpleNamespace(partitions={0: None, 1: None})}
 
 
@@ -80,20 +83,28 @@ class Handlers:
         self.driver, self.markers = TransactionDriver(), Markers()
         self.blocks = 0
         self.stock = ProducerIdStock()
+        self.group_partitions: dict[str, int] = {}
         services: Any = SimpleNamespace(
             node_id=1,
             metadata=SimpleNamespace(image=SimpleNamespace(topics=TOPICS), change=self._allocate),
-            groups=SimpleNamespace(partition_for=lambda group: 7),
+            groups=SimpleNamespace(partition_for=lambda group: self.group_partitions[group]),
             replicas=SimpleNamespace(partitions={}),
-            coordinators=SimpleNamespace(producer_ids=self.stock),
+            coordinators=SimpleNamespace(
+                producer_ids=self.stock, internal_topics=SimpleNamespace(make_sure_of=self._make_sure_of)
+            ),
         )
         coordinator: Any = DrivenCoordinator(self.driver)
         markers: Any = self.markers
         self.api = TransactionApi(services, coordinator, None, markers)  # type: ignore[arg-type]
+        self.producers = ProducerApi(services, lambda: self.api)
 
     async def _allocate(self, decide: Callable[..., Any]) -> Any:
         self.blocks += 1
         return SimpleNamespace(first=1000 * self.blocks, end=1000 * self.blocks + 1000)
+
+    async def _make_sure_of(self, topic: str) -> None:
+        assert topic == "__consumer_offsets"
+        self.group_partitions = {"readers": 7}
 
     def call(self, handler: Callable[..., Coroutine[Any, Any, Any]], request: Any, version: int) -> Any:
         context = RequestContext(0, version, 1, "client", ANONYMOUS, "PLAINTEXT", "127.0.0.1")
@@ -101,10 +112,11 @@ class Handlers:
 
     def init(self, version: int = 5, **fields: Any) -> Any:
         defaults = {"transactional_id": "orders", "transaction_timeout_ms": TIMEOUT_MS}
-        return self.call(self.api.init_producer_id, InitProducerIdRequest(**(defaults | fields)), version)
+        request = InitProducerIdRequest(**(defaults | fields))
+        return self.call(self.producers.init_producer_id, request, version)
 
-    def add(self, identity: Any, *partitions: int, version: int = 3) -> Any:
-        topics = [AddPartitionsToTxnTopic(name="orders", partitions=list(partitions))]
+    def add(self, identity: Any, *partitions: int, version: int = 3, topic: str = "orders") -> Any:
+        topics = [AddPartitionsToTxnTopic(name=topic, partitions=list(partitions))]
         who = {"transactional_id": "orders", "producer_id": identity[0], "producer_epoch": identity[1]}
         if version >= 4:
             request = AddPartitionsToTxnRequest(
@@ -149,17 +161,18 @@ def test_the_stock_of_ids_is_filled_before_it_is_needed(handlers: Handlers) -> N
     assert handlers.blocks == 1
 
 
+@pytest.mark.parametrize("transactional_id", ["orders", "", None])
 @pytest.mark.parametrize("fields", [{"producer_id": 5}, {"producer_epoch": 3}])
-def test_a_producer_id_goes_with_an_epoch(handlers: Handlers, fields: dict[str, int]) -> None:
-    with pytest.raises(ApiError, match="goes with an epoch") as refused:
-        handlers.init(**fields)
-    assert refused.value.code is ErrorCode.INVALID_REQUEST
+def test_a_producer_id_goes_with_an_epoch(
+    handlers: Handlers, transactional_id: str | None, fields: dict[str, int]
+) -> None:
+    answer = handlers.init(transactional_id=transactional_id, **fields)
+    assert (answer.error_code, answer.producer_id, answer.producer_epoch) == (INVALID, -1, -1)
 
 
 def test_an_empty_transactional_id_is_refused(handlers: Handlers) -> None:
-    with pytest.raises(ApiError) as refused:
-        handlers.init(transactional_id="")
-    assert refused.value.code is ErrorCode.INVALID_REQUEST
+    answer = handlers.init(transactional_id="")
+    assert (answer.error_code, answer.producer_id, answer.producer_epoch) == (INVALID, -1, -1)
 
 
 @pytest.mark.parametrize(("version", "code"), [(3, OLD_FENCED), (4, FENCED), (5, FENCED)])
@@ -187,6 +200,19 @@ def test_all_partitions_are_added_or_none(handlers: Handlers, version: int) -> N
     assert handlers.driver.metadata().partitions == {TopicPartition("orders", n) for n in (0, 1)}
 
 
+@pytest.mark.parametrize(
+    ("version", "code"),
+    [(3, ErrorCode.TOPIC_AUTHORIZATION_FAILED), (5, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)],
+)
+def test_clients_add_no_partitions_of_the_coordinators(
+    handlers: Handlers, version: int, code: ErrorCode
+) -> None:
+    """For a broker they are partitions as all others; here there are none of them."""
+    identity = begun(handlers)
+    assert handlers.add(identity, 0, version=version, topic="__transaction_state") == {0: code}
+    assert not handlers.driver.metadata().partitions
+
+
 @pytest.mark.parametrize(("version", "code"), [(1, OLD_FENCED), (2, FENCED), (3, FENCED), (4, FENCED)])
 def test_a_zombie_adds_nothing(handlers: Handlers, version: int, code: ErrorCode) -> None:
     zombie = begun(handlers)
@@ -195,6 +221,7 @@ def test_a_zombie_adds_nothing(handlers: Handlers, version: int, code: ErrorCode
 
 
 def test_offsets_add_the_partition_of_their_group(handlers: Handlers) -> None:
+    """Its topic is made for that, if nobody needed it before."""
     producer_id, epoch = begun(handlers)
     who = {"transactional_id": "orders", "producer_id": producer_id, "producer_epoch": epoch}
     answer = handlers.call(
@@ -202,9 +229,6 @@ def test_offsets_add_the_partition_of_their_group(handlers: Handlers) -> None:
     )
     assert answer.error_code == 0
     assert handlers.driver.metadata().partitions == {TopicPartition("__consumer_offsets", 7)}
-    with pytest.raises(ApiError) as refused:
-        handlers.call(handlers.api.add_offsets_to_txn, AddOffsetsToTxnRequest(**who, group_id=""), 4)
-    assert refused.value.code is ErrorCode.INVALID_GROUP_ID
 
 
 @pytest.mark.parametrize(
@@ -218,6 +242,7 @@ def test_offsets_add_the_partition_of_their_group(handlers: Handlers) -> None:
 def test_offsets_that_are_refused_are_refused_one_by_one(
     handlers: Handlers, fields: dict[str, str], code: ErrorCode
 ) -> None:
+    handlers.group_partitions = {"readers": 7}
     partitions = [TxnOffsetCommitRequestPartition(partition_index=n, committed_offset=1) for n in (0, 1)]
     who = {"transactional_id": "orders", "group_id": "readers"} | fields
     request = TxnOffsetCommitRequest(
@@ -225,6 +250,23 @@ def test_offsets_that_are_refused_are_refused_one_by_one(
     )
     (topic,) = handlers.call(handlers.api.txn_offset_commit, request, 5).topics
     assert [(each.partition_index, each.error_code) for each in topic.partitions] == [(0, code), (1, code)]
+
+
+def test_offsets_of_one_topic_are_answered_together(handlers: Handlers) -> None:
+    """Those of partitions that do not exist come first, as in Kafka."""
+    partitions = [TxnOffsetCommitRequestPartition(partition_index=n, committed_offset=1) for n in (0, 9, 1)]
+    request = TxnOffsetCommitRequest(
+        transactional_id="orders",
+        group_id="",
+        topics=[TxnOffsetCommitRequestTopic(name="orders", partitions=partitions)],
+    )
+    (topic,) = handlers.call(handlers.api.txn_offset_commit, request, 5).topics
+    refused = ErrorCode.INVALID_GROUP_ID
+    assert [(each.partition_index, each.error_code) for each in topic.partitions] == [
+        (9, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
+        (0, refused),
+        (1, refused),
+    ]
 
 
 # -- ends -------------------------------------------------------------------------------------------------
@@ -271,6 +313,20 @@ def test_markers_are_answered_partition_by_partition(handlers: Handlers) -> None
     assert [each.error_code for each in answer.topics[0].partitions] == [0, 3]
 
 
+@pytest.mark.parametrize("producer", [(-1, 0), (-1, -1), (5, -1)])
+def test_a_marker_of_nobody_is_not_written(handlers: Handlers, producer: tuple[int, int]) -> None:
+    marker = WritableTxnMarker(
+        producer_id=producer[0],
+        producer_epoch=producer[1],
+        topics=[WritableTxnMarkerTopic(name="orders", partition_indexes=[0])],
+    )
+    (answer,) = handlers.call(
+        handlers.api.write_txn_markers, WriteTxnMarkersRequest(markers=[marker]), 2
+    ).markers
+    assert answer.topics[0].partitions[0].error_code == ErrorCode.UNKNOWN_SERVER_ERROR
+    assert not handlers.markers.written
+
+
 # -- looking ----------------------------------------------------------------------------------------------
 
 
@@ -287,6 +343,20 @@ def test_a_transaction_is_described_and_a_missing_one_is_an_error_of_its_own(han
     assert [(topic.topic, topic.partitions) for topic in found.topics] == [("orders", [0, 1])]
     assert missing.error_code == ErrorCode.TRANSACTIONAL_ID_NOT_FOUND
     assert empty.error_code == ErrorCode.INVALID_REQUEST
+
+
+@pytest.mark.parametrize(
+    ("topic", "code"),
+    [
+        ("orders", ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
+        ("", ErrorCode.INVALID_TOPIC_EXCEPTION),
+        ("a/b", ErrorCode.INVALID_TOPIC_EXCEPTION),
+    ],
+)
+def test_producers_of_what_cannot_be_a_topic(handlers: Handlers, topic: str, code: ErrorCode) -> None:
+    request = DescribeProducersRequest(topics=[TopicRequest(name=topic, partition_indexes=[4])])
+    (answer,) = handlers.call(handlers.producers.describe_producers, request, 0).topics
+    assert [(each.partition_index, each.error_code) for each in answer.partitions] == [(4, code)]
 
 
 @pytest.mark.parametrize(

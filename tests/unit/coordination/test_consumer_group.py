@@ -12,7 +12,7 @@ from tidemill.coordination.records.group_records import (
     ConsumerGroupMemberMetadataValue,
     ConsumerGroupMetadataValue,
 )
-from tidemill.model.errors import ErrorCode
+from tidemill.model.errors import ApiError, ErrorCode
 from tidemill.wire.messages.consumer_group_heartbeat import TopicPartitions
 from tidemill.wire.schema import encode
 
@@ -426,6 +426,30 @@ def test_what_is_set_for_a_group_stands_above_what_the_broker_says() -> None:
 
 
 # -- for people -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("generation", "member_id", "instance_id", "code"),
+    [
+        (-1, "", None, 0),
+        (-2, "", None, ErrorCode.UNKNOWN_MEMBER_ID),
+        (-1, "", "i", ErrorCode.UNKNOWN_MEMBER_ID),
+        (-1, "nobody", None, ErrorCode.UNKNOWN_MEMBER_ID),
+        (-1, "ann", None, ErrorCode.ILLEGAL_GENERATION),
+        (2, "ann", None, 0),
+        (3, "ann", None, ErrorCode.ILLEGAL_GENERATION),
+    ],
+)
+def test_a_transactional_commit_names_its_member_or_nobody(
+    driver: ConsumerDriver, generation: int, member_id: str, instance_id: str | None, code: int
+) -> None:
+    driver.member("ann").beat()
+    group, found = driver.consumer(), 0
+    try:
+        group.check_commit(member_id, instance_id, generation, is_transactional=True)
+    except ApiError as refused:
+        found = refused.code
+    assert found == code
 
 
 def test_describe(driver: ConsumerDriver) -> None:

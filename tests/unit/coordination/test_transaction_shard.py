@@ -239,7 +239,7 @@ def test_version_1_keeps_the_epoch(driver: TransactionDriver) -> None:
     assert driver.end(identity, commit=True, version=0) == ProducerResult(NONE, identity)
     assert driver.markers[0].epoch == 0 and driver.markers[0].transaction_version == 0
     assert driver.end(identity, commit=True, version=0).error is CONCURRENT
-    assert driver.end(identity, commit=False, version=0).error is INVALID
+    assert driver.end(identity, commit=False, version=0).error is CONCURRENT
     driver.write_markers()
     assert driver.end(identity, commit=True, version=0).error is NONE
     assert driver.end(identity, commit=False, version=0).error is INVALID
@@ -255,7 +255,7 @@ def test_a_late_end_does_not_get_the_epoch_of_a_successor_of_version_1(driver: T
     successor = driver.init().identity
     assert driver.add(successor, "t-0", version=0) is NONE
     assert driver.end(successor, commit=True, version=0).error is NONE
-    assert driver.end(zombie, commit=True) == ProducerResult(FENCED, NO_PRODUCER)
+    assert driver.end(zombie, commit=True) == ProducerResult(CONCURRENT, NO_PRODUCER)
     driver.write_markers()
     assert driver.metadata().identity == successor == (zombie.producer_id, zombie.epoch + 1)
     assert driver.end(zombie, commit=True) == ProducerResult(FENCED, NO_PRODUCER)
@@ -300,6 +300,21 @@ def test_the_end_at_the_last_epoch_gives_a_new_producer_id(driver: TransactionDr
     assert driver.init(expected=last).identity == answered.identity
 
 
+def test_the_producer_with_its_new_id_waits_for_the_end_of_its_last_transaction(
+    driver: TransactionDriver,
+) -> None:
+    """It was told the new id before the markers of the old one are written."""
+    last = with_epoch(driver, 32_766)
+    driver.add(last, "t-0")
+    renewed = driver.end(last, commit=True).identity
+    assert renewed.producer_id != last.producer_id
+    assert driver.add(renewed, "t-0") is CONCURRENT
+    assert driver.end(renewed, commit=False).error is CONCURRENT
+    assert driver.init(expected=renewed).error is CONCURRENT
+    driver.write_markers()
+    assert driver.add(renewed, "t-0") is NONE
+
+
 def _metadata(state: State) -> TransactionMetadata:
     return TransactionMetadata("orders", 7, 5, TIMEOUT_MS, state, 0, client_version=2)
 
@@ -308,8 +323,6 @@ def _metadata(state: State) -> TransactionMetadata:
     ("state", "expected"),
     [  # version 2: commit at the current epoch, commit repeated, abort at the current epoch, abort repeated
         (State.ONGOING, "PREPARE PRODUCER_FENCED PREPARE PRODUCER_FENCED"),
-        (State.PREPARE_COMMIT, "PRODUCER_FENCED CONCURRENT_TRANSACTIONS PRODUCER_FENCED INVALID_TXN_STATE"),
-        (State.PREPARE_ABORT, "PRODUCER_FENCED INVALID_TXN_STATE PRODUCER_FENCED CONCURRENT_TRANSACTIONS"),
         (State.COMPLETE_COMMIT, "INVALID_TXN_STATE DONE PREPARE INVALID_TXN_STATE"),
         (State.COMPLETE_ABORT, "INVALID_TXN_STATE INVALID_TXN_STATE PREPARE DONE"),
         (State.EMPTY, "INVALID_TXN_STATE PRODUCER_FENCED PREPARE PRODUCER_FENCED"),
@@ -327,12 +340,19 @@ def test_the_table_of_ends_in_version_2(state: State, expected: str) -> None:
     assert ending(_metadata(state), ProducerIdentity(8, 5), True, 2) is ErrorCode.INVALID_PRODUCER_ID_MAPPING
 
 
+@pytest.mark.parametrize("state", [State.PREPARE_COMMIT, State.PREPARE_ABORT])
+@pytest.mark.parametrize("identity", [(7, 5), (7, 4), (7, 6), (8, 0)])
+def test_nothing_is_decided_twice_in_version_2(state: State, identity: tuple[int, int]) -> None:
+    for commit in (True, False):
+        assert ending(_metadata(state), ProducerIdentity(*identity), commit, 2) is CONCURRENT
+
+
 @pytest.mark.parametrize(
     ("state", "commit", "abort"),
     [
         (State.ONGOING, "PREPARE", "PREPARE"),
-        (State.PREPARE_COMMIT, "CONCURRENT_TRANSACTIONS", "INVALID_TXN_STATE"),
-        (State.PREPARE_ABORT, "INVALID_TXN_STATE", "CONCURRENT_TRANSACTIONS"),
+        (State.PREPARE_COMMIT, "CONCURRENT_TRANSACTIONS", "CONCURRENT_TRANSACTIONS"),
+        (State.PREPARE_ABORT, "CONCURRENT_TRANSACTIONS", "CONCURRENT_TRANSACTIONS"),
         (State.COMPLETE_COMMIT, "DONE", "INVALID_TXN_STATE"),
         (State.COMPLETE_ABORT, "INVALID_TXN_STATE", "DONE"),
         (State.EMPTY, "INVALID_TXN_STATE", "INVALID_TXN_STATE"),
@@ -394,8 +414,9 @@ def test_an_abandoned_transaction_is_aborted_in_time(driver: TransactionDriver) 
     driver.advance(1)
     assert driver.state is State.PREPARE_ABORT
     assert driver.markers[0].epoch == identity.epoch + 1
-    assert driver.end(identity, commit=True).error is INVALID
+    assert driver.end(identity, commit=True).error is CONCURRENT
     driver.write_markers()
+    assert driver.end(identity, commit=True).error is INVALID
     assert driver.add(identity, "t-0") is FENCED
     assert driver.init(expected=identity).identity.epoch == 1, "the bump of the abort is the one it asks for"
 

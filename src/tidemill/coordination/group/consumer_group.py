@@ -37,7 +37,13 @@ from typing import Any, NamedTuple
 from tidemill.coordination.core import CoordinatorRecord
 from tidemill.coordination.group import consumer_records as records
 from tidemill.coordination.group.assignor import NOTHING, Assignment
-from tidemill.coordination.group.contract import CONSUMER_PROTOCOL_TYPE, ConsumerSettings, Group, Step
+from tidemill.coordination.group.contract import (
+    CONSUMER_PROTOCOL_TYPE,
+    NO_GENERATION,
+    ConsumerSettings,
+    Group,
+    Step,
+)
 from tidemill.coordination.group.modern import STATIC_LEAVING_EPOCH, ModernGroup, ModernMember, Topics
 from tidemill.coordination.records.group_records import (
     ConsumerGroupCurrentMemberAssignmentValue,
@@ -316,8 +322,12 @@ class ConsumerGroup(ModernGroup[ConsumerMember]):
         api_version: int = FIRST_COMMIT_VERSION_WITH_EPOCHS,
         partitions: Iterable[tuple[str, int]] = (),
     ) -> None:
-        """A member may be an epoch behind for partitions that it has owned since before (KIP-1251)."""
-        if generation < 0 and (not self.members or (is_transactional and not member_id)):
+        """A member may be an epoch behind for partitions that it has owned since before (KIP-1251).
+
+        A transactional commit may name nobody at all: its fence is the producer's epoch.
+        """
+        names_nobody = generation == NO_GENERATION and not member_id and instance_id is None
+        if (generation < 0 and not self.members) or (is_transactional and names_nobody):
             return
         member = self.member_or_refuse(member_id)
         speaks_classic = member.classic is not None

@@ -167,9 +167,8 @@ def downgrade(group: ConsumerGroup, settings: GroupSettings, topics: Topics, ste
         return
     classic = ClassicGroup(group.group_id)
     known_epochs = [member.member_epoch for member in group.members.values()]
-    classic.generation = max(
-        group.epoch - 1, *known_epochs
-    )  # the last to leave made the epoch grow, for nobody
+    before_the_last_left = group.epoch - 1
+    classic.generation = max(before_the_last_left, *known_epochs)
     classic.protocol_type = CONSUMER_PROTOCOL_TYPE
     for member in group.members.values():
         classic.members.add(_classic_member(member, topics))

@@ -4,21 +4,23 @@ InitProducerId. A producer that names nobody takes over: the next epoch. One tha
 after an error) gets the next epoch only if it is the current one; if it is the one before, this is a repeated
 request and the answer is repeated; otherwise somebody else has taken over, and it is fenced.
 
+While a transaction is prepared, everybody who wants to change something is told to come back
+(CONCURRENT_TRANSACTIONS), before anything else is looked at: the end of version 2 may have given the producer a new id
+that the state takes over only when it is complete.
+
 EndTxn, by state and by the epoch of the request: current, or one less, if the end of a version 2 transaction made the
 current one of it (then the request repeats itself; else the current one is a successor's, who must not be disturbed):
 
     version 1         commit                  abort                    any other epoch
     Ongoing           PrepareCommit           PrepareAbort             PRODUCER_FENCED
-    PrepareCommit     CONCURRENT_TRANSACTIONS INVALID_TXN_STATE        PRODUCER_FENCED
-    PrepareAbort      INVALID_TXN_STATE       CONCURRENT_TRANSACTIONS  PRODUCER_FENCED
+    Prepare...        CONCURRENT_TRANSACTIONS CONCURRENT_TRANSACTIONS  PRODUCER_FENCED
     CompleteCommit    done                    INVALID_TXN_STATE        PRODUCER_FENCED
     CompleteAbort     INVALID_TXN_STATE       done                     PRODUCER_FENCED
     Empty             INVALID_TXN_STATE       INVALID_TXN_STATE        PRODUCER_FENCED
 
     version 2         commit, current  commit, repeated         abort, current  abort, repeated
     Ongoing           PrepareCommit    PRODUCER_FENCED          PrepareAbort    PRODUCER_FENCED
-    PrepareCommit     PRODUCER_FENCED  CONCURRENT_TRANSACTIONS  PRODUCER_FENCED INVALID_TXN_STATE
-    PrepareAbort      PRODUCER_FENCED  INVALID_TXN_STATE        PRODUCER_FENCED CONCURRENT_TRANSACTIONS
+    Prepare...        CONCURRENT_TRANSACTIONS, whoever asks
     CompleteCommit    INVALID_TXN_STATE done                    PrepareAbort    INVALID_TXN_STATE
     CompleteAbort     INVALID_TXN_STATE INVALID_TXN_STATE       PrepareAbort    done
     Empty             INVALID_TXN_STATE PRODUCER_FENCED         PrepareAbort    PRODUCER_FENCED
@@ -57,10 +59,10 @@ def claim(
     metadata: TransactionMetadata, expected: ProducerIdentity | None, last_epoch: int
 ) -> Claim | ErrorCode:
     """Judge InitProducerId; `last_epoch` is the epoch that the current one was made from, or -1."""
-    if expected is not None and not _names_this_producer(metadata, expected):
-        return ErrorCode.PRODUCER_FENCED
     if metadata.state in PREPARED:
         return ErrorCode.CONCURRENT_TRANSACTIONS
+    if expected is not None and not _names_this_producer(metadata, expected):
+        return ErrorCode.PRODUCER_FENCED
     epoch = metadata.producer_epoch
     if expected is None or epoch in (NO_EPOCH, expected.epoch):
         if metadata.state is State.ONGOING:
@@ -87,7 +89,7 @@ def epoch_before(metadata: TransactionMetadata) -> int:
 
 
 def check_member(metadata: TransactionMetadata | None, identity: ProducerIdentity) -> ErrorCode:
-    """Whether this producer may add partitions, or write to those it added."""
+    """Whether this producer may write to the partitions that it added."""
     if metadata is None or metadata.producer_id != identity.producer_id:
         return ErrorCode.INVALID_PRODUCER_ID_MAPPING
     if metadata.producer_epoch != identity.epoch:
@@ -95,6 +97,13 @@ def check_member(metadata: TransactionMetadata | None, identity: ProducerIdentit
     if metadata.state in PREPARED:
         return ErrorCode.CONCURRENT_TRANSACTIONS
     return ErrorCode.NONE
+
+
+def check_adding(metadata: TransactionMetadata | None, identity: ProducerIdentity) -> ErrorCode:
+    """Whether this producer may add partitions."""
+    if metadata is not None and metadata.state in PREPARED:
+        return ErrorCode.CONCURRENT_TRANSACTIONS
+    return check_member(metadata, identity)
 
 
 class Ending(enum.Enum):
@@ -116,6 +125,8 @@ def ending(
         return ErrorCode.INVALID_PRODUCER_ID_MAPPING
     if metadata.producer_epoch != identity.epoch:
         return ErrorCode.PRODUCER_FENCED
+    if metadata.state in PREPARED:
+        return ErrorCode.CONCURRENT_TRANSACTIONS
     if metadata.state is State.ONGOING:
         return Ending.PREPARE
     return _repeated(metadata, commit)
@@ -124,6 +135,8 @@ def ending(
 def _ending_with_bump(
     metadata: TransactionMetadata, identity: ProducerIdentity, commit: bool
 ) -> Ending | ErrorCode:
+    if metadata.state in PREPARED:
+        return ErrorCode.CONCURRENT_TRANSACTIONS
     is_id_replaced = _is_before_new_id(metadata, identity)
     if metadata.producer_id != identity.producer_id and not is_id_replaced:
         return ErrorCode.INVALID_PRODUCER_ID_MAPPING
@@ -131,7 +144,7 @@ def _ending_with_bump(
     is_current = not is_id_replaced and identity.epoch == metadata.producer_epoch
     is_bumped_by_end = metadata.client_version >= EPOCH_BUMP_SINCE
     is_repeated = is_id_replaced or (is_bumped_by_end and identity.epoch + 1 == metadata.producer_epoch)
-    if is_current and state not in PREPARED:
+    if is_current:
         is_possible = state is State.ONGOING or not commit
         return Ending.PREPARE if is_possible else ErrorCode.INVALID_TXN_STATE
     if is_repeated and state not in (State.ONGOING, State.EMPTY):
@@ -146,7 +159,7 @@ def _is_before_new_id(metadata: TransactionMetadata, identity: ProducerIdentity)
 
 
 def _repeated(metadata: TransactionMetadata, commit: bool) -> Ending | ErrorCode:
-    """The transaction was decided before: the same way, or the client contradicts itself."""
+    """The transaction has ended before: the same way, or the client contradicts itself."""
     if metadata.state is State.EMPTY or metadata.is_commit is not commit:
         return ErrorCode.INVALID_TXN_STATE
-    return ErrorCode.CONCURRENT_TRANSACTIONS if metadata.state in PREPARED else Ending.DONE
+    return Ending.DONE

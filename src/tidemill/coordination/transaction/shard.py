@@ -39,6 +39,7 @@ from tidemill.coordination.transaction.producer_ids import ProducerIds
 from tidemill.coordination.transaction.rules import (
     Claim,
     Ending,
+    check_adding,
     check_member,
     claim,
     ending,
@@ -251,7 +252,7 @@ class TransactionShard:
         if not transactional_id:
             return _answered(token, ErrorCode.INVALID_REQUEST)
         metadata = self._transactions.get(transactional_id)
-        error = check_member(metadata, identity)
+        error = check_adding(metadata, identity)
         if metadata is None or error:
             return _answered(token, error)
         if metadata.state is State.ONGOING and metadata.partitions.issuperset(partitions):
