@@ -16,7 +16,6 @@ from tidemill.coordination.transaction.state import State, TransactionMetadata
 from tidemill.model.ids import TopicPartition
 
 FIRST_ID = 500_000
-NOW_MS = int(time.time() * 1000)
 LAST_EPOCHS = 32_765
 """From here on Kafka answers a repeated request with UNKNOWN_SERVER_ERROR."""
 STATES = (
@@ -56,6 +55,7 @@ ALL = _all()
 
 def late_states(life: Life) -> None:
     partition = TopicPartition(life.topic(1), 0)
+    now_ms = int(time.time() * 1000)
     for each in ALL:
         is_renewed = each.state is State.PREPARE_COMMIT and each.epoch == 32_767
         life.write_state(
@@ -65,9 +65,9 @@ def late_states(life: Life) -> None:
                 producer_epoch=each.epoch,
                 timeout_ms=TIMEOUT_MS,
                 state=each.state,
-                last_update_ms=NOW_MS,
+                last_update_ms=now_ms,
                 partitions=frozenset({partition} if each.state in OPEN else ()),
-                start_ms=NOW_MS,
+                start_ms=now_ms,
                 previous_producer_id=each.producer_id,
                 next_producer_id=each.producer_id + 1000 if is_renewed else -1,
                 client_version=each.version,
