@@ -71,8 +71,10 @@ def test_members_that_read_nothing_are_shown(run: Run, cluster: Cluster, group: 
     ):
 
         def members() -> list[tuple[int, str]]:
+            """Of a group that has settled."""
             (described,) = json.loads(run("groups", "describe", group, "--json").stdout)
-            return sorted((each["partitions"], each["member"]) for each in described["members"])
+            is_settled = described["state"] == "stable"
+            return sorted((each["partitions"], each["member"]) for each in described["members"] if is_settled)
 
         wait_until(lambda: one.assigned | other.assigned, "a member that reads", 30)
         wait_until(lambda: [count for count, _ in members()] == [0, 1], "a member that reads nothing", 30)

@@ -18,7 +18,8 @@ from tidemill_peer import TidemillPeer
 from tidemill.testing import WireClient
 from tidemill.testing.embedded import create_topic
 
-LOCK_MS = 1000
+LOCK_MS = 3000
+"""Long enough for a consumer of a JVM that has just begun, on a busy machine, to answer within it."""
 QUIET_MS = 1500
 """So long a consumer stays to see that nothing more comes."""
 DELIVERY = re.compile(r"^(\d+) (\S+) (\d+)$", re.MULTILINE)

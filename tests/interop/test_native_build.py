@@ -18,6 +18,8 @@ UNIT_TESTS = [
 ]
 CLIENT_TESTS = ["tests/compat"]
 KILLS = ["tests/faults", "tests/simulation"]
+NOT_PLANTED = "not planted_defect"
+"""Planted defects show that the checks can fail; they are patched in, and compiled code does not ask for the patch."""
 SECONDS = 900
 
 
@@ -46,7 +48,8 @@ def test_the_broker_runs_the_compiled_modules(environment: dict[str, str]) -> No
 
 @pytest.mark.parametrize("folders", [UNIT_TESTS, CLIENT_TESTS, KILLS], ids=["unit", "clients", "kills"])
 def test_the_tests_pass_on_the_compiled_modules(environment: dict[str, str], folders: list[str]) -> None:
-    command = [sys.executable, "-m", "pytest", "-q", "--numprocesses=2", "--dist=loadfile", *folders]
+    command = [sys.executable, "-m", "pytest", "-q", "-k", NOT_PLANTED]
+    command += ["--numprocesses=2", "--dist=loadfile", *folders]
     done = subprocess.run(
         command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=SECONDS, check=False
     )
