@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import itertools
-import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 from broker_process import BrokerProcess
+from decoded_records import decoded, without_chance
 from kafka_peer import KafkaPeer
 from kafka_tools import complaints, dump_log, dumped_records
 from tidemill_peer import TidemillPeer
@@ -165,16 +165,7 @@ def lived(broker: BrokerProcess) -> tuple[list[tuple[Any, ...]], list[tuple[Any,
 
 
 def _plain(text: str | None) -> Any:
-    if text is None or not text.startswith("{"):
-        return text
-    return _without_chance(json.loads(text))
-
-
-def _without_chance(value: Any) -> Any:
-    if isinstance(value, dict):
-        chance = {key for key in value if key.lower().endswith(CHANCE)}
-        return {key: "..." if key in chance else _without_chance(each) for key, each in value.items()}
-    return [_without_chance(each) for each in value] if isinstance(value, list) else value
+    return without_chance(decoded(text), CHANCE)
 
 
 @pytest.fixture(scope="module")

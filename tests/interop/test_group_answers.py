@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import pytest
 from broker_process import BrokerProcess
 from classic_lives import CLASSIC_LIVES, SETTINGS
+from decoded_records import decoded, without_chance
 from group_talk import Life, Talk
 from kafka_peer import KafkaPeer
 from kafka_tools import DumpedRecord, complaints, dump_log, dumped_records
@@ -75,17 +76,7 @@ def _is_before_the_first(record: DumpedRecord) -> bool:
 
 
 def _plain(payload: str | None) -> Any:
-    is_json = payload is not None and payload.startswith("{")
-    return _without_chance(json.loads(payload or "")) if is_json else payload
-
-
-def _without_chance(value: Any) -> Any:
-    if isinstance(value, dict):
-        chance = {key for key in value if key.lower().endswith(CHANCE)}
-        return {key: "..." if key in chance else _without_chance(each) for key, each in value.items()}
-    if not isinstance(value, list):
-        return value
-    return sorted((_without_chance(each) for each in value), key=str)
+    return without_chance(decoded(payload), CHANCE, is_in_order=False)
 
 
 @pytest.fixture(scope="module")

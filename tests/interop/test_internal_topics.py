@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 from broker_process import BrokerProcess
+from decoded_records import decoded, without_chance
 from kafka_peer import KafkaPeer
 from kafka_tools import complaints, dump_log, dumped_records
 from tidemill_peer import TidemillPeer
@@ -43,6 +43,7 @@ COORDINATOR_IS_BUSY = (14, 15, 16)
 SUBSCRIPTION = b"\x00\x01\x00\x00\x00\x01\x00\x01t\xff\xff\xff\xff\x00\x00\x00\x00"
 ASSIGNMENT = b"\x00\x01\x00\x00\x00\x01\x00\x01t\x00\x00\x00\x01\x00\x00\x00\x00\xff\xff\xff\xff"
 VARIABLE = re.compile(r"[0-9a-f]{8}-[0-9a-f-]{27}")
+CHANCE = ("timestamp", "topicid")
 SETTINGS: dict[str, object] = {"group.initial.rebalance.delay.ms": 0}
 
 
@@ -107,7 +108,7 @@ def _commit(connection: WireClient, member_id: str, generation: int, offset: int
     assert connection.call(request).topics[0].partitions[0].error_code == 0
 
 
-def decoded(broker: BrokerProcess) -> list[tuple[Any, Any]]:
+def records_of(broker: BrokerProcess) -> list[tuple[Any, Any]]:
     """Keys and values as Kafka's decoder prints them, without times and ids that chance made."""
     with broker:
         live(broker.bootstrap)
@@ -120,21 +121,12 @@ def decoded(broker: BrokerProcess) -> list[tuple[Any, Any]]:
 
 
 def _plain(text: str | None) -> Any:
-    if text is None or not text.startswith("{"):
-        return text
-    return _without_chance(json.loads(VARIABLE.sub("ID", text)))
-
-
-def _without_chance(value: Any) -> Any:
-    if isinstance(value, dict):
-        chance = {key for key in value if key.lower().endswith("timestamp") or key == "topicId"}
-        return {key: "..." if key in chance else _without_chance(each) for key, each in value.items()}
-    return [_without_chance(each) for each in value] if isinstance(value, list) else value
+    return without_chance(decoded(text and VARIABLE.sub("ID", text)), CHANCE)
 
 
 def test_kafkas_decoder_sees_the_same_records(tmp_path: Path) -> None:
-    ours = decoded(TidemillPeer(data_directory=tmp_path / "ours", settings=SETTINGS))
-    newborn, *theirs = decoded(KafkaPeer(data_directory=tmp_path / "theirs", settings=SETTINGS))
+    ours = records_of(TidemillPeer(data_directory=tmp_path / "ours", settings=SETTINGS))
+    newborn, *theirs = records_of(KafkaPeer(data_directory=tmp_path / "theirs", settings=SETTINGS))
     assert newborn[1]["data"]["generation"] == 0, "Kafka writes a group down before it has a generation"
     assert len(theirs) == 6
     assert ours == theirs

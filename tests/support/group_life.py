@@ -11,11 +11,11 @@ Each life has topics and groups of its own: what it calls "jobs" is "live-jobs" 
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
 
 from broker_process import BrokerProcess
+from decoded_records import decoded, without_chance
 from kafka_tools import complaints, dump_log, dumped_records
 from raw import batch_of, produce, topic_id
 from told import told
@@ -213,23 +213,9 @@ def group_records(broker: BrokerProcess, topic: str, decoder: str, life: GroupLi
     text = dump_log(sorted((broker.data_directory / f"{topic}-0").glob("*.log")), decoder)
     assert not complaints(text), text
     names = {uuid_text(key): name for key, name in life.names.items() if isinstance(key, bytes)}
-    pairs = [(_plain(each.key), _plain(each.payload)) for each in dumped_records(text)]
+    pairs = [(decoded(each.key), decoded(each.payload)) for each in dumped_records(text)]
     return [
-        (_without_chance(key, names), _without_chance(value, names))
+        tuple(without_chance(each, CHANCE, names, is_in_order=False) for each in (key, value))
         for key, value in pairs
         if isinstance(key, dict) and key["data"].get("groupId") == life.full(group)
     ]
-
-
-def _plain(text: str | None) -> Any:
-    return json.loads(text) if text is not None and text.startswith("{") else text
-
-
-def _without_chance(value: Any, names: dict[str, str]) -> Any:
-    """Topics go by their names, and lists whose order is that of a hash table are sorted."""
-    if isinstance(value, dict):
-        chance = {key for key in value if key.lower().endswith(CHANCE)}
-        return {key: "..." if key in chance else _without_chance(each, names) for key, each in value.items()}
-    if isinstance(value, list):
-        return sorted((_without_chance(each, names) for each in value), key=str)
-    return names.get(value, value) if isinstance(value, str) else value
